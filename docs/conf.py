@@ -1,0 +1,119 @@
+"""How Sphinx builds the documentation: Markdown pages, and the reference from docstrings."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib.metadata import version as installed_version
+from typing import Any
+
+project = "Tidegate"
+author = "The Tidegate authors"
+copyright = "The Tidegate authors"
+release = installed_version("tidegate")
+version = release
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["deflist", "colon_fence"]
+myst_heading_anchors = 3
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"Tidegate {release}"
+html_copy_source = False
+html_show_sourcelink = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True}
+# Shown by their short names; the pages of the reference say what they stand for.
+_ALIASES = ("Wait", "Signal", "FileLike", "MemoryKind", "Workgroups", "Bytes", "Point", "npt.DTypeLike")
+autodoc_type_aliases = {alias: alias for alias in _ALIASES}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+python_use_unqualified_type_names = True
+
+nitpicky = True
+# The standard library and NumPy are not part of these pages, and no build may need the network
+# to fetch their inventories, so names of theirs stay plain text.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(builtins|collections|contextlib|ctypes|enum|os|pathlib|threading|types|typing|weakref)(\..*)?"),
+    (r"py:.*", r"(asyncio|concurrent|inspect|io|numbers|pytest|trio)(\..*)?"),
+    (r"py:.*", r"(np|numpy|npt)(\..*)?"),
+    (r"py:.*", r"[a-z_]+"),  # built-in types, parameter names in backquotes and words of prose types
+    (r"py:.*", r"[A-Z][A-Za-z]*(Error|Exception|Interrupt)"),  # built-in exceptions; ours are found before this
+    (r"py:.*", r"([A-Za-z_.]*\.)?_[A-Za-z]\w*"),  # private aliases in signatures
+    (r"py:.*", "|".join(_ALIASES)),
+    (r"py:.*", r"(Any|Callable|Iterable|Iterator|Sequence|Mapping|Self|Literal|TypeVar|T|P|Path|Ellipsis|\.\.\.)"),
+]
+
+
+def _door_of(target: str) -> str | None:
+    """Where users reach what a signature names by the private module that defines it."""
+    name = target.rpartition(".")[2]
+    for door in ("tidegate", "tidegate.driver", "tidegate.lowlevel", "tidegate.testing", "tidegate.conformance"):
+        if name in getattr(importlib.import_module(door), "__all__", ()):
+            return f"{door}.{name}"
+    return None
+
+
+def _resolve_private_home(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Link ``tidegate._core.buffer.Buffer`` in a signature to the public ``tidegate.Buffer``."""
+    if node.get("refdomain") != "py":
+        return None
+    public = _door_of(node.get("reftarget", ""))
+    if public is None:
+        return None
+    domain = env.get_domain("py")
+    found = domain.objects.get(public)
+    if found is None:
+        return None
+    from sphinx.util.nodes import make_refnode
+
+    return make_refnode(app.builder, node.get("refdoc", ""), found.docname, found.node_id, contnode, public)
+
+
+# What users never construct: the names say who makes them, and a constructor's signature would only mislead.
+_MADE_BY_OTHERS = frozenset(
+    [
+        "Device",
+        "Queue",
+        "Lane",
+        "Submission",
+        "Timepoint",
+        "Subscription",
+        "Buffer",
+        "BufferView",
+        "CommandBuffer",
+        "Node",
+        "Executable",
+        "Function",
+        "Pool",
+        "StagingRange",
+    ]
+)
+
+
+def _tidy_signature(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None] | None:
+    """Drop constructors that nobody calls, and write an alias inside of another type by its name alone."""
+    if what == "class" and name.rpartition(".")[2] in _MADE_BY_OTHERS:
+        return ("", None)
+    return tuple(text and re.sub(r"TypeAliasForwardRef\('([^']*)'\)", r"\1", text) for text in (signature, returns))
+
+
+def _keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Keep Napoleon from taking the words before a colon in a one-line docstring for a type."""
+    if what in ("attribute", "property", "data") and lines:
+        lines[0] = ":" + lines[0]
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Add what Sphinx cannot know of this package."""
+    app.connect("missing-reference", _resolve_private_home)
+    app.connect("autodoc-process-signature", _tidy_signature)
+    app.connect("autodoc-process-docstring", _keep_colons, priority=100)  # before Napoleon, which has 500
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

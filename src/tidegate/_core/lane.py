@@ -1,0 +1,62 @@
+"""A lane: the everyday way. The operations of a queue, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from .operations import Operations
+from .queue import Queue
+from .semaphore import Semaphore
+from .timepoint import Timepoint
+
+if TYPE_CHECKING:
+    from .device import Device
+
+
+class Lane(Operations):
+    """Gives work to a queue in order: each operation follows the one before. Made by `device.lane`.
+
+    An operation still takes `wait=` for joins with other work, and `signal=`. One that is refused at the call takes no
+    place. A failure fails what was submitted behind it; `reset()` starts afresh. Threads may share a lane: the order is
+    that of the calls.
+
+    The order is a timeline of the lane's own: each operation waits for its highest claim and claims the next value, in
+    the same locked step as everything else, so there is no lock to hold and nothing to undo after a refusal.
+    """
+
+    def __init__(self, queue: Queue, label: str = "") -> None:
+        self._queue = queue
+        self._device = queue.device
+        self.label = label
+        self._line: Semaphore = Semaphore(label=label or "lane")
+
+    def __repr__(self) -> str:
+        return f"<tidegate.Lane {self.label!r} on {self._queue.describe()}>"
+
+    @property
+    def queue(self) -> Queue:
+        """The queue it gives work to."""
+        return self._queue
+
+    @property
+    def device(self) -> Device:
+        """The device of that queue."""
+        return self._device
+
+    @property
+    def tail(self) -> Timepoint:
+        """The end of everything submitted so far: reached when all of it is over."""
+        line = self._line
+        return line.at(line._state.high)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until everything submitted so far is over: see `Semaphore.wait`."""
+        self.tail.wait(timeout)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self.tail.__await__()
+
+    def reset(self) -> None:
+        """Start afresh: what comes now follows nothing that was submitted before."""
+        self._line = Semaphore(label=self.label or "lane")

@@ -1,0 +1,368 @@
+"""The operations of queues and lanes. Nothing here blocks (M14), and only waits make order (M15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from sys import _getframe
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..driver import Allocate, Barrier, Copy, Dispatch, Download, Fill, Free, Update, Upload, Work
+from ..errors import InvalidArgumentError, OutOfRangeError
+from ..types import MEMORY_KINDS, MemoryKind
+from .buffer import Buffer, FreeRequest, Memory, checked_int, checked_shape, host_bytes_of
+from .checks import (
+    checked_copy,
+    checked_fill,
+    checked_pattern,
+    checked_target,
+    update_data,
+)
+from .files import FileRead, FileWrite
+from .kernel import Function, checked_workgroups
+from .recording import CommandBuffer
+from .scheduling import HostWork, submit
+from .submission import Submission
+from .timepoint import Timepoint
+
+if TYPE_CHECKING:
+    from .device import Device
+    from .files import FileLike
+    from .pool import Pool
+    from .queue import Queue
+    from .semaphore import Semaphore
+
+    Wait: TypeAlias = Timepoint | Submission | Iterable[Timepoint | Submission] | None
+    Signal: TypeAlias = Timepoint | Iterable[Timepoint] | None
+
+_BARRIER = Barrier()
+
+
+class Operations:
+    """What may be given to a queue, directly or by a lane.
+
+    Every operation takes `wait=` (what must be reached first) and `signal=` (what it reaches when it is over), returns
+    a Submission at once and may be called from any thread. What is wrong at the call raises and submits nothing (M16).
+    """
+
+    _device: Device
+    _queue: Queue
+    _line: Semaphore | None = None
+    """The timeline that orders a lane's operations; None for a queue, which orders nothing."""
+
+    def _submit(
+        self,
+        work: Work | HostWork,
+        wait: Wait,
+        signal: Signal,
+        touches: Sequence[Memory] = (),
+        writes: Sequence[Memory] = (),
+        result: Any = None,
+    ) -> Submission:
+        """Make the record and take it in. To be called by public operations only: it notes their caller's line."""
+        caller = _getframe(2)
+        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))  # type: ignore[arg-type]
+        if self._line is not None:
+            submission._line = self._line
+        if touches:
+            submission._touches = touches
+            submission._writes = writes
+        submission._result = result
+        return submit(submission, wait, signal)
+
+    # Memory --------------------------------------------------------------------------------------------------------
+
+    def allocate(
+        self,
+        nbytes: int,
+        *,
+        memory: MemoryKind = "device",
+        pool: Pool | None = None,
+        label: str = "",
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Buffer:
+        """Return a buffer at once; its storage is committed when the waits are met.
+
+        Out of memory is tried again as memory comes back; when nothing in flight can help, the signals fail with
+        ResourceExhaustedError (M22). Fresh memory is undefined.
+
+        Raises:
+            InvalidArgumentError: a negative size or an unknown kind of memory.
+        """
+        block = new_memory(self._device, nbytes, memory, label)
+        work = Allocate(
+            block.nbytes, memory, None if pool is None else pool._checked(self._device), block.commit, block.never_committed
+        )
+        caller = _getframe(1)
+        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
+        submission._line = self._line
+        block.ready = submission
+        submit(submission, wait, signal)
+        return Buffer(block, 0, block.nbytes, root=True)
+
+    def free(self, buffer: Buffer, *, wait: Wait = None, signal: Signal = None) -> Submission:
+        """Give a buffer's storage back when the waits are met; later use is FailedPreconditionError (M23)."""
+        checked_target(self._device, buffer, 0, None, "free")
+        memory = buffer._memory
+        if not buffer._root:
+            raise InvalidArgumentError(f"free takes a whole buffer, not a subspan of {memory.describe()}")
+        request = FreeRequest(memory)
+        try:
+            return self._submit(Free(request.release, request.undo), wait, signal)
+        except BaseException as error:
+            request.undo(error)
+            raise
+
+    # Transfers -----------------------------------------------------------------------------------------------------
+
+    def fill(
+        self,
+        target: Buffer,
+        pattern: int | bytes,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Submission:
+        """Repeat a pattern over a range.
+
+        Args:
+            target: the buffer.
+            pattern: an int in 0..255, or 1, 2 or 4 bytes.
+            offset: where the range begins; a multiple of the pattern's length.
+            length: its length; without one, the rest.
+            wait: what must be reached first.
+            signal: what is reached afterwards.
+        """
+        data = checked_pattern(pattern)
+        span = checked_target(self._device, target, offset, length, "fill")
+        checked_fill(span, data)
+        memories = (span._memory,)
+        return self._submit(Fill(span, data), wait, signal, memories, memories)
+
+    def update(self, target: Buffer, data: Any, *, offset: int = 0, wait: Wait = None, signal: Signal = None) -> Submission:
+        """Write small host data, captured during the call: the source may change at once."""
+        captured = update_data(data)
+        span = checked_target(self._device, target, offset, len(captured), "update")
+        memories = (span._memory,)
+        return self._submit(Update(span, captured), wait, signal, memories, memories)
+
+    def upload(self, array: Any, target: Buffer, *, offset: int = 0, wait: Wait = None, signal: Signal = None) -> Submission:
+        """Write a host array, borrowed until the submission retires: do not change it before."""
+        source = host_bytes_of(array, "upload")
+        span = checked_target(self._device, target, offset, source.nbytes, "upload")
+        memories = (span._memory,)
+        return self._submit(Upload(source, span), wait, signal, memories, memories)
+
+    def download(
+        self,
+        source: Buffer,
+        out: npt.NDArray[Any] | None = None,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        shape: int | Sequence[int] | None = None,
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Submission:
+        """Read into an array: the given one, or a new one of `dtype` and `shape`. `result()` and `await` return it."""
+        span = checked_target(self._device, source, offset, length, "download")
+        if out is None:
+            kind, dims = checked_shape(span, np.uint8 if dtype is None else dtype, shape)
+            out = np.empty(dims, kind)
+        else:
+            _check_out(out, dtype, shape)
+        if out.nbytes > span.nbytes:
+            raise OutOfRangeError(f"download: {out.nbytes} bytes are asked of {span._memory.describe()}, which has {span.nbytes} here")
+        if length is not None and out.nbytes != span.nbytes:
+            raise InvalidArgumentError(f"download: the array has {out.nbytes} bytes, and the length is {span.nbytes}")
+        if out.nbytes < span.nbytes:
+            span = Buffer(span._memory, span._offset, out.nbytes, root=False)
+        memories = (span._memory,)
+        if not out.flags.c_contiguous:
+            return self._submit(HostWork("download", _scatter(self._queue, span, out)), wait, signal, memories, (), out)
+        return self._submit(Download(span, out.reshape(-1).view(np.uint8)), wait, signal, memories, (), out)
+
+    def copy(
+        self,
+        source: Buffer,
+        target: Buffer,
+        *,
+        source_offset: int = 0,
+        target_offset: int = 0,
+        length: int | None = None,
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Submission:
+        """Copy between ranges that do not overlap; without a length, the rest of the source, which must fit."""
+        read = checked_target(self._device, source, source_offset, length, "copy")
+        written = checked_target(self._device, target, target_offset, read.nbytes, "copy")
+        checked_copy(read, written)
+        return self._submit(Copy(read, written), wait, signal, (read._memory, written._memory), (written._memory,))
+
+    # Files ---------------------------------------------------------------------------------------------------------
+
+    def read_file(
+        self,
+        file: FileLike,
+        target: Buffer,
+        *,
+        file_offset: int = 0,
+        offset: int = 0,
+        length: int | None = None,
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Submission:
+        """Read from a file, given as a path or an object, when the waits are met.
+
+        Without a length, the rest of the file from `file_offset`, which must fit. A file that is too short fails the
+        submission with OutOfRangeError.
+
+        Raises:
+            FileNotFoundError: there is no file at the path.
+        """
+        span = checked_target(self._device, target, offset, length, "read_file")
+        work = HostWork("read_file", FileRead(self._queue, file, span, file_offset, length))
+        memories = (span._memory,)
+        return self._submit(work, wait, signal, memories, memories)
+
+    def write_file(
+        self,
+        source: Buffer,
+        file: FileLike,
+        *,
+        offset: int = 0,
+        file_offset: int = 0,
+        length: int | None = None,
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Submission:
+        """Write to a file, given as a path (made if need be, never truncated) or an object, when the waits are met."""
+        span = checked_target(self._device, source, offset, length, "write_file")
+        work = HostWork("write_file", FileWrite(self._queue, file, span, file_offset))
+        return self._submit(work, wait, signal, (span._memory,), ())
+
+    # Programs ------------------------------------------------------------------------------------------------------
+
+    def dispatch(
+        self,
+        function: Function,
+        workgroups: int | Sequence[int],
+        *,
+        bindings: Iterable[Buffer] = (),
+        constants: Sequence[Any] = (),
+        local_memory: int = 0,
+        wait: Wait = None,
+        signal: Signal = None,
+    ) -> Submission:
+        """Run a function over workgroups.
+
+        Args:
+            function: of an executable of this device.
+            workgroups: how many, in up to three dimensions; a zero means: do nothing.
+            bindings: the buffers, in the order the function takes them; all count as written (M26).
+            constants: in order, converted to their declared types.
+            local_memory: bytes of scratch memory per workgroup.
+            wait: what must be reached first.
+            signal: what is reached afterwards.
+        """
+        if not isinstance(function, Function):
+            raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
+        device = self._device
+        if function.device is not device:
+            raise InvalidArgumentError(f"function {function.name!r} belongs to {function.device.describe()}, not to {device.describe()}")
+        spans = tuple([checked_target(device, binding, 0, None, "dispatch") for binding in bindings])
+        function.check_bindings(len(spans))
+        local = checked_int(local_memory, "local memory")
+        if local < 0:
+            raise InvalidArgumentError(f"function {function.name!r}: the local memory is {local}, and must be 0 or more")
+        counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
+        memories = tuple([span._memory for span in spans])
+        work = Dispatch(function._function, counts, spans, function.convert_constants(constants), local)
+        return self._submit(work, wait, signal, memories, memories)
+
+    def execute(
+        self, commands: CommandBuffer, *, bindings: Iterable[Buffer] = (), wait: Wait = None, signal: Signal = None
+    ) -> Submission:
+        """Run a command buffer; `bindings` is the table that fills its slots, captured during the call (M31).
+
+        Raises:
+            OutOfRangeError: a slot has no entry.
+            FailedPreconditionError: the recording has not ended, or is one-shot and was used.
+        """
+        if not isinstance(commands, CommandBuffer):
+            raise TypeError(f"execute takes a command buffer, not {type(commands).__name__}")
+        work, touched, written = commands._execute(self._device, bindings)
+        submission = self._submit(work, wait, signal, touched, written)
+        commands._used = True
+        return submission
+
+    def barrier(self, *, wait: Wait = None, signal: Signal = None) -> Submission:
+        """Do nothing but wait and signal: joins and forks."""
+        return self._submit(_BARRIER, wait, signal)
+
+    def host_call(self, function: Callable[..., Any], *args: Any, wait: Wait = None, signal: Signal = None) -> Submission:
+        """Run `function(*args)` on a host thread when the waits are met; `result()` returns what it returned.
+
+        It may submit, signal and wait. What it raises fails the signals (M33).
+        """
+        if not callable(function):
+            raise TypeError(f"host_call takes a function, not {type(function).__name__}")
+        return self._submit(HostWork("host_call", _HostCall(function, args)), wait, signal)
+
+    def flush(self) -> None:
+        """Send down what the driver may have gathered. Never needed for progress."""
+        self._device._refuse_closed()
+        self._queue._port.flush()
+
+
+class _HostCall:
+    __slots__ = ("_arguments", "_function")
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def __call__(self) -> Any:
+        return self._function(*self._arguments)
+
+
+def _scatter(queue: Queue, span: Buffer, out: npt.NDArray[Any]) -> Callable[[], Any]:
+    """Read into an array that is not contiguous: through a contiguous one."""
+
+    def run() -> Any:
+        flat = span._visible()
+        if flat is None:
+            flat = queue.download(span).result()
+        np.copyto(out, flat.view(out.dtype).reshape(out.shape))
+        return out
+
+    return run
+
+
+def _check_out(out: Any, dtype: npt.DTypeLike | None, shape: Any) -> None:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"download: out must be a NumPy array, not {type(out).__name__}")
+    if not out.flags.writeable:
+        raise InvalidArgumentError("download: the array given as out is read-only")
+    if out.dtype.hasobject:
+        raise TypeError("download: the array given as out holds Python objects")
+    if dtype is not None and np.dtype(dtype) != out.dtype:
+        raise InvalidArgumentError(f"download: out is {out.dtype}, and dtype says {np.dtype(dtype)}")
+    if shape is not None and (tuple(shape) if isinstance(shape, Sequence) else (shape,)) != out.shape:
+        raise InvalidArgumentError(f"download: out has shape {out.shape}, and shape says {shape}")
+
+
+def new_memory(device: Device, nbytes: Any, kind: Any, label: str) -> Memory:
+    """Return memory without storage, after checking what was asked for."""
+    size = checked_int(nbytes, "size")
+    if size < 0:
+        raise InvalidArgumentError(f"allocate on {device.describe()}: the size is {size}, and must be 0 or more")
+    if kind not in MEMORY_KINDS:
+        raise InvalidArgumentError(f"allocate on {device.describe()}: memory is {kind!r}, and must be one of {', '.join(MEMORY_KINDS)}")
+    return Memory(device, size, kind, label)

@@ -1,0 +1,51 @@
+"""Which process an object was made in, so that a forked child can refuse what belongs to its parent (M37).
+
+Every object made in one process shares one `Process`; after a fork the child marks that object and takes a new one.
+Looking is an attribute read, and nothing has to be registered or walked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..errors import FailedPreconditionError
+from .lock import core_lock
+
+
+class Process:
+    """One operating system process, as the objects made in it see it."""
+
+    __slots__ = ("exiting", "forked")
+
+    def __init__(self) -> None:
+        self.forked = False
+        self.exiting = False
+
+
+here = Process()
+_child_hooks: list[Callable[[], None]] = []
+
+
+def in_child(hook: Callable[[], None]) -> None:
+    """Have `hook` run in every forked child, after `here` has been renewed."""
+    _child_hooks.append(hook)
+
+
+def refuse_forked(process: Process, what: str) -> None:
+    """Raise FailedPreconditionError if `what` was made before this process was forked."""
+    if process.forked:
+        raise FailedPreconditionError(f"{what} was made before this process was forked: make a new one in the child")
+
+
+def _after_fork() -> None:
+    global here  # noqa: PLW0603 - the one place where it changes
+    here.forked = True
+    here = Process()
+    core_lock._at_fork_reinit()  # type: ignore[attr-defined]
+    for hook in _child_hooks:
+        hook()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

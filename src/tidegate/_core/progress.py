@@ -1,0 +1,37 @@
+"""What a thread that looks or waits can do for the devices: see what is over, and small ready work (M34).
+
+Devices register a `poll`; it makes a little progress on the calling thread and says whether it did. `look` is for one
+timeline: it retires what the devices have finished of the work that is to signal it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .lock import core_lock
+from .process import in_child
+
+if TYPE_CHECKING:
+    from .timeline import TimelineState
+
+pollers: list[Callable[[], bool]] = []
+in_child(pollers.clear)
+
+
+def poll_devices() -> bool:
+    """Let every open device make a little progress here. Returns whether any did."""
+    done = False
+    for poll in tuple(pollers):
+        done = poll() or done
+    return done
+
+
+def look(state: TimelineState) -> None:
+    """Retire what is over of the submissions that claim `state`."""
+    if core_lock._is_owned():  # type: ignore[attr-defined]
+        return
+    for submission in tuple(state.claims.values()):
+        timeline = submission.timeline
+        if timeline is not None:
+            timeline.advance()

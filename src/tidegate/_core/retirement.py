@@ -1,0 +1,144 @@
+"""The end of a submission, on the host: decide once, signal or fail, release, free what was held (M3, M6, M17, M18)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..errors import AbortedError, FailedPreconditionError
+from .background import reaper
+from .lock import core_lock
+from .submission import FINISHING, RETIRED, Submission, _Unseen
+from .thread_state import Firing, drain, hand_over, thread_state
+from .timeline import fail_locked, forget_frames, raise_locked, remove_waiter_locked, settle_locked
+
+if TYPE_CHECKING:
+    from ..driver import EpochTimeline
+
+
+def retire(submission: Submission, error: BaseException | None = None) -> None:
+    """End a submission. The first call decides; calling again completes what an interrupt cut short."""
+    out = thread_state.queue
+    if error is None:
+        error = submission._doom
+    if error is not None:
+        forget_frames(error)
+        work = submission._work
+        if work is not None and work.on_failure is not None:
+            work.on_failure(error)
+    try:
+        with core_lock:
+            if submission._stage == RETIRED:
+                return
+            if submission._stage != FINISHING:
+                submission._error = error
+                submission._stage = FINISHING
+            _end_locked(submission, out)
+            submission._stage = RETIRED
+    except BaseException:
+        submission._again = True
+        reaper.ensure()
+        reaper.leave(retire, submission, error)
+        hand_over(out)
+        raise
+    # Outside of the lock: what was kept may have finalizers.
+    submission._work = None
+    submission._writes = ()
+    touched, submission._touches = submission._touches, ()
+    for memory in touched:
+        memory.end_use()
+    submission._promised = ()
+    device = submission._device
+    if device._attention:
+        device._after_retirement()
+    drain()
+
+
+def _end_locked(submission: Submission, out: deque[Firing]) -> None:
+    error = submission._error
+    device = submission._device
+    if submission._pending is not None:
+        for state, value in submission._pending.items():
+            remove_waiter_locked(state, value, submission)
+        submission._pending = None
+        device._held.discard(submission)
+    for point in submission._signals:
+        _signal_locked(submission, point._state, point.value, error, out)
+    for memory in submission._writes:
+        # After a failed write a host read shall fail too, so that one stays.
+        if error is None and memory.last_write is submission:
+            memory.last_write = None
+    completion = submission._completion
+    if completion is not None:
+        _signal_locked(submission, completion, 1, error, out)
+    if error is not None and submission._unseen is None and not isinstance(error, AbortedError):
+        submission._unseen = _Unseen(submission, error)
+        submission._unseen.seen = completion is not None and completion.seen
+    device._issued.pop(submission, None)
+    device._retired += 1
+
+
+def _signal_locked(  # type: ignore[no-untyped-def]
+    submission: Submission, state, value: int, error: BaseException | None, out: deque[Firing]
+) -> None:
+    """Take one claimed timepoint to its value, or fail it."""
+    if state.claims.get(value) is not submission:
+        if error is not None:
+            fail_locked(state, error, out)
+        return
+    if error is not None:
+        fail_locked(state, error, out)
+    elif state.failure is None:
+        if state.payload < value:
+            raise_locked(state, value, out)
+        elif not (submission._again and state.payload == value):
+            fail_locked(state, _overtaken(submission, state.describe(), state.payload, value), out)
+    del state.claims[value]
+    settle_locked(state)
+
+
+def _overtaken(submission: Submission, name: str, payload: int, value: int) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"{submission.describe()} was to signal {name} to {value}, but the payload was {payload} already:"
+        " somebody was released too early"
+    )
+
+
+def advance(timeline: EpochTimeline) -> None:
+    """Retire, in order, what a counting device has finished."""
+    reached = timeline.reached
+    in_flight = timeline.in_flight
+    while in_flight:
+        submission = in_flight[0]
+        if submission.epoch > reached:
+            return
+        _retire_counted(submission)  # type: ignore[arg-type]
+        with core_lock:
+            if in_flight and in_flight[0] is submission:
+                del in_flight[0]
+
+
+def _retire_counted(submission: Submission) -> None:
+    """Retire a submission whose epoch is over, what it was promised first; their epochs are over too (M17)."""
+    stack = [submission]
+    while stack:
+        current = stack[-1]
+        open_ones = [producer for _, _, producer in current._promised if producer._stage != RETIRED]
+        if current._stage != RETIRED and open_ones:
+            stack += open_ones
+            continue
+        stack.pop()
+        if current._stage != RETIRED:
+            retire(current, _outcome(current))
+
+
+def _outcome(submission: Submission) -> BaseException | None:
+    assert submission.timeline is not None
+    error = submission.timeline.outcome(submission.epoch)
+    if error is not None or submission._doom is not None:
+        return submission._doom or error
+    for state, value, _ in submission._promised:
+        if state.payload < value and state.failure is not None:
+            state.seen = True
+            return state.failure
+    return None

@@ -1,0 +1,399 @@
+"""From the call to the device: claiming, holding, issuing (M3, M5, M6, M14 to M20).
+
+`submit` makes one locked section of everything that must be one step: checking and claiming the signals, and standing
+in line at the waits. After it the submission is either held, and whoever decides its last wait fires it through the
+trampoline, or ready, and goes down at once on the calling thread.
+
+The record exists before the first driver call. From then on a BaseException fails its signals instead of losing them
+(M19): `_give_up` decides whether the device may still have the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..driver import Allocate
+from ..errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
+from .arming import arm, arm_submission
+from .background import reaper
+from .host_wait import Target, target_of
+from .lock import core_lock
+from .process import refuse_forked
+from .retirement import retire
+from .submission import HELD, ISSUED, READY, RETIRED, Submission
+from .thread_state import drain, thread_state
+from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked, settle_locked
+from .timepoint import Timepoint
+
+if TYPE_CHECKING:
+    from ..driver import EpochTimeline
+    from .semaphore import Semaphore
+
+
+class HostWork:
+    """Work that a host thread does: host calls and files. `run` returns the submission's result."""
+
+    __slots__ = ("kind", "run")
+    cost = None
+    on_failure = None
+
+    def __init__(self, kind: str, run: Any) -> None:
+        self.kind = kind
+        self.run = run
+
+
+def waits_of(wait: Any) -> list[Target]:
+    """Return the targets of `wait=`."""
+    if wait is None:
+        return []
+    if type(wait) is Timepoint:
+        return [(wait._state, wait.value)]
+    if isinstance(wait, (Timepoint, Submission)):
+        return [target_of(wait, "wait=")]
+    if not isinstance(wait, Iterable):
+        raise TypeError(f"wait= takes timepoints and submissions, not {type(wait).__name__}")
+    return [target_of(point, "wait=") for point in wait]
+
+
+def signals_of(signal: Any) -> tuple[Timepoint, ...]:
+    """Return the timepoints of `signal=`, one per semaphore: of two, the higher counts (M3)."""
+    if signal is None:
+        return ()
+    if type(signal) is Timepoint:
+        return (signal,)
+    if isinstance(signal, Timepoint):
+        return (signal,)
+    if not isinstance(signal, Iterable):
+        raise TypeError(f"signal= takes timepoints, not {type(signal).__name__}")
+    highest: dict[TimelineState, Timepoint] = {}
+    for point in signal:
+        if not isinstance(point, Timepoint):
+            raise TypeError(f"signal= takes timepoints, not {type(point).__name__}")
+        known = highest.get(point._state)
+        if known is None or known.value < point.value:
+            highest[point._state] = point
+    return tuple(highest.values())
+
+
+def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
+    """Take a new submission in: claim its signals, then hold or issue it. Refusals raise and leave no trace."""
+    waits = waits_of(wait)
+    signals = signals_of(signal)
+    if core_lock._is_owned():  # type: ignore[attr-defined]
+        reaper.leave(_submit_later, submission, waits, signals)
+        return submission
+    try:
+        with core_lock:
+            if submission._line is not None:
+                signals = _follow_locked(submission._line, waits, signals)
+            try:
+                ready = _admit_locked(submission, waits, signals)
+            except BaseException:
+                _withdraw_locked(submission, signals)
+                raise
+        if ready:
+            launch(submission)
+        else:
+            _hold(submission)
+    except BaseException as error:
+        if submission._stage != HELD or submission._pending is not None:
+            _give_up(submission, error)
+        raise
+    drain()
+    return submission
+
+
+def _follow_locked(line: Semaphore, waits: list[Target], signals: tuple[Timepoint, ...]) -> tuple[Timepoint, ...]:
+    """Put a lane's operation behind the last one: wait for the highest claim on its line, claim the next."""
+    state = line._state
+    waits.append((state, state.high))
+    return (*signals, Timepoint(line, state.high + 1))
+
+
+def _submit_later(submission: Submission, waits: list[Target], signals: tuple[Timepoint, ...]) -> None:
+    """The reaper's side of a submission made in a finalizer or signal handler: a refusal can only fail it."""
+    try:
+        submit(submission, _Resolved(waits), signals)
+    except Exception as error:
+        submission._signals = signals
+        retire(submission, error)
+
+
+class _Resolved(list[Any]):
+    """Targets that stand for themselves in `waits_of`."""
+
+    def __iter__(self) -> Any:
+        return (_ResolvedPoint(target) for target in list.__iter__(self))
+
+
+class _ResolvedPoint:
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def _wait_target(self) -> Target:
+        return self._target
+
+
+def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Timepoint, ...]) -> bool:
+    """Claim the signals and stand in line at the waits. Returns whether the submission is ready."""
+    device = submission._device
+    if device._refusal is not None:
+        raise device._refusal(submission)
+    for point in signals:
+        state = point._state
+        state.busy = True
+        if state.process.forked:
+            refuse_forked(state.process, state.describe())
+        if state.failure is None and (point.value <= state.payload or point.value in state.claims):
+            raise _claim_refused(submission, point)
+    for point in signals:
+        state = point._state
+        # A claim on a failed timeline would collide with those made before: nothing can come of it.
+        if state.failure is None:
+            state.claims[point.value] = submission
+            if state.high < point.value:
+                state.high = point.value
+    pending: dict[TimelineState, int] | None = None
+    for state, value in waits:
+        if state.payload >= value:
+            continue
+        if state.process.forked:
+            refuse_forked(state.process, state.describe())
+        if pending is None:
+            pending = submission._pending = {}
+        if state in pending:
+            value = max(value, pending[state])
+            remove_waiter_locked(state, pending[state], submission)
+        pending[state] = value
+        if not add_waiter_locked(state, value, submission):
+            del pending[state]
+            if state.payload < value and submission._doom is None:
+                submission._doom = state.failure
+                state.seen = True
+    submission._signals = signals
+    device._submitted += 1
+    if pending and submission._doom is None:
+        device._held.add(submission)
+        _note_uses(submission)
+        return False
+    submission._queued = True
+    submission._stage = READY
+    _note_uses(submission)
+    return True
+
+
+def _note_uses(submission: Submission) -> None:
+    for memory in submission._touches:
+        memory.uses += 1
+    for memory in submission._writes:
+        memory.last_write = submission
+
+
+def _claim_refused(submission: Submission, point: Timepoint) -> InvalidArgumentError:
+    state = point._state
+    other = state.claims.get(point.value)
+    if other is not None:
+        found = f"{other.describe()} claims it already"
+    else:
+        found = f"the payload is {state.payload} already"
+    return InvalidArgumentError(
+        f"{submission._kind} on {submission._queue.describe()}: cannot signal {state.describe()} to {point.value}: {found}"
+    )
+
+
+def _withdraw_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> None:
+    """Undo a refused or interrupted admission."""
+    submission._signals = ()
+    submission._stage = HELD
+    submission._queued = False
+    submission._device._held.discard(submission)
+    for point in signals:
+        state = point._state
+        if state.claims.get(point.value) is submission:
+            del state.claims[point.value]
+            if state.high == point.value:
+                state.high = max(state.payload, *state.claims, 0)
+        settle_locked(state)
+    _leave_waits_locked(submission)
+
+
+def _leave_waits_locked(submission: Submission) -> None:
+    if submission._pending:
+        for state, value in tuple(submission._pending.items()):
+            remove_waiter_locked(state, value, submission)
+        submission._pending = None
+
+
+def _hold(submission: Submission) -> None:
+    """A new submission is held: have the devices tell about what it waits for, or go down on their promise."""
+    reaper.ensure()
+    device = submission._device
+    if device._driver.promises and not isinstance(submission._work, HostWork) and _try_promises(submission):
+        return
+    for state in tuple(submission._pending or ()):
+        if state.claims:
+            arm(state)
+
+
+def _try_promises(submission: Submission) -> bool:
+    """Issue on promises: every unmet wait's producer is issued on the same device (M3). False: stay held."""
+    with core_lock:
+        promised = _promises_locked(submission)
+        if promised is None or submission._queued:
+            return False
+        # From here on nobody else may fire it.
+        submission._queued = True
+        submission._promised = promised
+        submission._stage = READY
+    waits = _native_waits(promised)
+    if _issue(submission, waits):
+        with core_lock:
+            _leave_waits_locked(submission)
+        return True
+    with core_lock:
+        submission._stage = HELD
+        submission._promised = ()
+        submission._queued = False
+        if submission._pending and submission._doom is None:
+            return False
+        submission._queued = True
+    launch(submission)
+    return True
+
+
+def _promises_locked(submission: Submission) -> tuple[tuple[TimelineState, int, Submission], ...] | None:
+    found = []
+    for state, value in (submission._pending or {}).items():
+        claimed = min((claim for claim in state.claims if claim >= value), default=None)
+        producer = None if claimed is None else state.claims[claimed]
+        if producer is None or producer.timeline is None or producer._device is not submission._device:
+            return None
+        found.append((state, value, producer))
+    return tuple(found) if found and submission._doom is None else None
+
+
+def _native_waits(promised: tuple[tuple[TimelineState, int, Submission], ...]) -> list[tuple[EpochTimeline, int]]:
+    """Return the epochs to wait for, the last one per timeline."""
+    last: dict[EpochTimeline, int] = {}
+    for _, _, producer in promised:
+        timeline = producer.timeline
+        assert timeline is not None
+        last[timeline] = max(last.get(timeline, 0), producer.epoch)
+    return list(last.items())
+
+
+def launch(submission: Submission) -> None:
+    """All waits of a submission are decided: issue it, or fail it with what failed first."""
+    if submission._stage == RETIRED or submission._stage == ISSUED:
+        return
+    if submission._pending is not None:
+        with core_lock:
+            _leave_waits_locked(submission)
+            submission._device._held.discard(submission)
+            if submission._stage == HELD:
+                submission._stage = READY
+    if submission._doom is not None:
+        retire(submission, submission._doom)
+        return
+    device = submission._device
+    if not _issue(submission, ()):
+        device._put_off(submission)
+
+
+def _issue(submission: Submission, waits: Any) -> bool:
+    """Give the work to its device or to the host pool. What that raises fails the submission."""
+    work = submission._work
+    device = submission._device
+    try:
+        submission._stage = ISSUED
+        device._issued[submission] = None
+        if type(work) is HostWork:
+            device._run_on_host(submission, work)
+            return True
+        if not submission._queue._port.issue(submission, work, waits):  # type: ignore[arg-type]
+            device._issued.pop(submission, None)
+            submission._stage = READY
+            return False
+    except BaseException as error:
+        if isinstance(error, ResourceExhaustedError) and type(work) is Allocate and not submission.taken:
+            device._issued.pop(submission, None)
+            submission._stage = READY
+            device._starve(submission, error)
+            return True
+        _give_up(submission, error)
+        if not isinstance(error, Exception):
+            raise
+        return True
+    timeline = submission.timeline
+    if timeline is not None:
+        device._count(submission, timeline)
+        if _listened_to(submission):
+            arm_submission(submission)
+        if device._driver.promises:
+            _offer(submission)
+    return True
+
+
+class _Offer:
+    """A held submission whose producer has just been issued: it may go down on the promise."""
+
+    __slots__ = ("_submission",)
+    is_work = True
+
+    def __init__(self, submission: Submission) -> None:
+        self._submission = submission
+
+    def fire(self) -> None:
+        if self._submission._stage == HELD:
+            _try_promises(self._submission)
+
+
+def _offer(producer: Submission) -> None:
+    """Let the held submissions that wait for a newly issued one try to follow it onto the device."""
+    offers: list[_Offer] = []
+    with core_lock:
+        points = [(point._state, point.value) for point in producer._signals]
+        if producer._completion is not None:
+            points.append((producer._completion, 1))
+        for state, claimed in points:
+            for value, bucket in state.waiters.items():
+                if value <= claimed:
+                    offers += (_Offer(waiter) for waiter in bucket if _may_follow(waiter, producer))
+    thread_state.queue.extend(offers)
+
+
+def _may_follow(waiter: object, producer: Submission) -> bool:
+    return (
+        isinstance(waiter, Submission)
+        and waiter._device is producer._device
+        and not waiter._queued
+        and not isinstance(waiter._work, HostWork)
+    )
+
+
+def _listened_to(submission: Submission) -> bool:
+    completion = submission._completion
+    if completion is not None and completion.waiters:
+        return True
+    return any(point._state.waiters for point in submission._signals)
+
+
+def _give_up(submission: Submission, error: BaseException) -> None:
+    """An exception came between: fail the submission, now or, if the device has it, when that is done with it."""
+    if submission.taken and submission._stage != RETIRED:
+        if submission._doom is None:
+            submission._doom = error
+        return
+    retire(submission, error)
+
+
+def abort(submission: Submission, error: AbortedError) -> bool:
+    """Fail a submission that is still held. False: it is not, or no longer."""
+    with core_lock:
+        if submission._stage != HELD or submission._queued or submission._pending is None:
+            return False
+        submission._queued = True
+        submission._doom = error
+    retire(submission, error)
+    return True

@@ -1,0 +1,244 @@
+"""A submission: work on its way, and the handle the user holds (M3, M14 to M21).
+
+Who holds whom. A held submission is owned by the timelines it waits for (it stands among their waiters) and by those it
+will signal (among their claims); the device knows it weakly. So when nobody is left who could signal what it waits
+for, the semaphores are collected and it ends (M12). An issued one is held by its device. It holds what it touches, and
+the semaphore objects it will signal, until it retires.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AbortedError, SemaphoreFailedError
+from . import process
+from .awaiting import wait_async
+from .background import reaper
+from .host_wait import wait_for
+from .lock import core_lock
+from .thread_state import Firing
+from .timeline import Site, TimelineState, brief
+
+if TYPE_CHECKING:
+    from ..driver import EpochTimeline, Work
+    from .buffer import Memory
+    from .device import Device
+    from .queue import Queue
+    from .semaphore import Semaphore
+    from .timepoint import Timepoint
+
+HELD, READY, ISSUED, FINISHING, RETIRED = range(5)
+STAGES = ("held", "ready", "issued", "finishing", "retired")
+
+_log = logging.getLogger("tidegate")
+
+
+class Completion(TimelineState):
+    """The timeline of one submission: 0, then 1. Made when somebody first waits for the submission itself."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, submission: Submission) -> None:
+        super().__init__(0, "", submission._site)
+        self.text = submission.describe()
+        self.claims[1] = submission
+        self.busy = True
+
+    def describe(self) -> str:
+        return self.text
+
+
+class _Unseen:
+    """Stands with a failure until somebody looks at it; reports it if nobody ever does (M21)."""
+
+    __slots__ = ("error", "seen", "signals", "text")
+
+    def __init__(self, submission: Submission, error: BaseException) -> None:
+        self.text = submission.describe()
+        self.error = error
+        self.signals = [point._state for point in submission._signals]
+        self.seen = False
+
+    def __del__(self) -> None:
+        if not (self.seen or process.here.exiting or any(state.seen for state in self.signals)):
+            reaper.leave(_report, self.text, self.error)
+
+
+def _report(text: str, error: BaseException) -> None:
+    _log.error("the failure of %s was never looked at: %s", text, brief(error), exc_info=error)
+
+
+class Submission:
+    """Work given to a queue: awaitable, waitable, usable in `wait=`, cancellable while it is held.
+
+    Made by queue operations only. Every member may be used from any thread.
+    """
+
+    is_work = True
+
+    # Defaults on the class: most submissions never need their own.
+    taken = False
+    timeline: EpochTimeline | None = None
+    epoch = 0
+    armed = False
+    _stage = HELD
+    _doom: BaseException | None = None
+    _error: BaseException | None = None
+    _queued = False
+    _completion: Completion | None = None
+    _unseen: _Unseen | None = None
+    _signals: tuple[Timepoint, ...] = ()
+    _writes: Sequence[Memory] = ()
+    _touches: Sequence[Memory] = ()
+    _promised: tuple[tuple[TimelineState, int, Submission], ...] = ()
+    _result: Any = None
+    _again = False
+    _line: Semaphore | None = None
+
+    def __init__(self, queue: Queue, work: Work, site: Site) -> None:
+        self._queue = queue
+        self._device: Device = queue._device
+        self._work: Work | None = work
+        self._kind = work.kind
+        self._site = site
+        self._pending: dict[TimelineState, int] | None = None
+
+    # What the timelines and the trampoline call -------------------------------------------------------------------
+
+    def due(self, state: TimelineState, error: BaseException | None, out: deque[Firing]) -> None:
+        """See `timeline.Waiter`."""
+        pending = self._pending
+        if pending is not None:
+            pending.pop(state, None)
+        if error is not None and self._doom is None:
+            self._doom = error
+            state.seen = True
+        if (not pending or self._doom is not None) and not self._queued:
+            self._queued = True
+            out.append(self)
+
+    def fire(self) -> None:
+        """All waits are over: go down, or fail."""
+        from .scheduling import launch
+
+        launch(self)
+
+    # The user's side ---------------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Return how texts name this submission: what, where and from which line."""
+        return f"{self._kind} on {self._queue.describe()} ({self.line})"
+
+    def __repr__(self) -> str:
+        failed = "" if self._error is None else f" error={self._error!r}"
+        return f"<tidegate.Submission {self.describe()} {STAGES[self._stage]}{failed}>"
+
+    @property
+    def line(self) -> str:
+        """The file and line of the call that made it."""
+        return site_text(self._site)
+
+    @property
+    def queue(self) -> Queue:
+        """The queue it was given to."""
+        return self._queue
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over, well or not. Never blocks."""
+        if self._stage != RETIRED and self.timeline is not None:
+            self.timeline.advance()
+        return self._stage == RETIRED
+
+    @property
+    def error(self) -> BaseException | None:
+        """The work's error, None if there is none so far."""
+        self._look()
+        return self._error if self.done else None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until it is over.
+
+        Raises:
+            SemaphoreFailedError: it failed; `__cause__` is the work's error.
+            DeadlineExceededError: over time.
+        """
+        self._look()
+        if self._stage == RETIRED and self._error is None and timeout is None:
+            return
+        self._look_on_error(timeout)
+
+    def _look_on_error(self, timeout: float | None) -> None:
+        try:
+            wait_for(*self._wait_target(), timeout)
+        except SemaphoreFailedError:
+            self._look()
+            raise
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Block until it is over and return what it made: the array of a download, what a host call returned."""
+        self.wait(timeout)
+        return self._result
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        try:
+            yield from wait_async([self], any_of_them=False).__await__()
+        finally:
+            self._look()
+        return self._result
+
+    def cancel(self) -> bool:
+        """Give it up while it is still held: its signals fail with AbortedError. False: too late."""
+        from .scheduling import abort
+
+        return abort(self, AbortedError(f"{self.describe()} was cancelled"))
+
+    def explain(self) -> str:
+        """Say what it waits for, down to the missing signal (M13)."""
+        from .explain import explain
+
+        return explain(self)
+
+    def _look(self) -> None:
+        if self._unseen is not None:
+            self._unseen.seen = True
+
+    def _wait_target(self) -> tuple[TimelineState, int]:
+        completion = self._completion
+        if completion is None:
+            process.refuse_forked(self._device._process, self.describe())
+            completion = Completion(self)
+            with core_lock:
+                if self._completion is None:
+                    if self._stage == RETIRED:
+                        completion.claims.clear()
+                        completion.failure = self._error
+                        completion.payload = 1 if self._error is None else 0
+                    self._completion = completion
+                completion = self._completion
+        return completion, 1
+
+
+def site_text(site: Site | None) -> str:
+    """Return a site as `file:line`."""
+    if site is None:
+        return "unknown line"
+    code, instruction = site
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= instruction < end and number is not None:
+            line = number
+            break
+    return f"{code.co_filename}:{line}"
+
+
+def source_line(site: Site | None) -> str:
+    """Return the text of the line a site stands on, or an empty string."""
+    if site is None:
+        return ""
+    file, _, line = site_text(site).rpartition(":")
+    return linecache.getline(file, int(line)).strip()

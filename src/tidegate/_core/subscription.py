@@ -1,0 +1,92 @@
+"""Callbacks on a timeline: exactly once, outside of every lock, on the thread that decides (M10)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .arming import arm
+from .background import reaper, report_unraisable
+from .host_wait import target_of
+from .lock import core_lock
+from .process import refuse_forked
+from .thread_state import Firing, drain, thread_state
+from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked
+
+Call = Callable[["BaseException | None"], object]
+
+_ARMED, _DUE, _OVER, _CANCELLED = range(4)
+
+
+class Subscription:
+    """A registered callback."""
+
+    __slots__ = ("_call", "_error", "_phase", "_source", "_state", "_value")
+
+    is_work = False
+
+    def __init__(self, state: TimelineState, value: int, call: Call, source: object) -> None:
+        self._state = state
+        self._value = value
+        self._call: Call | None = call
+        self._source = source
+        self._error: BaseException | None = None
+        self._phase = _ARMED
+
+    def due(self, state: TimelineState, error: BaseException | None, out: deque[Firing]) -> None:
+        """See `timeline.Waiter`."""
+        if self._phase == _ARMED:
+            self._phase = _DUE
+            self._error = error
+            out.append(self)
+
+    def fire(self) -> None:
+        """Call, once. What the callback raises goes to `sys.unraisablehook` and harms nobody."""
+        if self._phase != _DUE:
+            return
+        self._phase = _OVER
+        call, source = self._call, self._source
+        self._call = self._source = None
+        assert call is not None
+        try:
+            call(self._error)
+        except Exception as error:
+            report_unraisable(error, source)
+
+    def cancel(self) -> bool:
+        """Take the callback back. True: it was not called and never will be."""
+        if self._phase == _ARMED:
+            self._phase = _CANCELLED  # no call between test and store: a finalizer may be the caller
+            self._call = self._source = None
+            if core_lock._is_owned():  # type: ignore[attr-defined]
+                reaper.leave(self._unregister)
+            else:
+                self._unregister()
+            return True
+        return self._phase == _CANCELLED
+
+    def _unregister(self) -> None:
+        with core_lock:
+            remove_waiter_locked(self._state, self._value, self)
+
+
+def subscribe(state: TimelineState, value: int, call: Call, source: object) -> Subscription:
+    """Have `call(error)` called when a timeline reaches `value` (error None) or fails."""
+    refuse_forked(state.process, state.describe())
+    reaper.ensure()
+    subscription = Subscription(state, value, call, source)
+    with core_lock:
+        if not add_waiter_locked(state, value, subscription):
+            error = None if state.payload >= value else state.failure
+            subscription.due(state, error, thread_state.queue)
+    if state.claims:
+        arm(state)
+    drain()
+    return subscription
+
+
+def when_over(point: Any, function: Callable[[], object]) -> Subscription:
+    """Have `function()` called when a timepoint or submission is over, well or not."""
+    state, value = target_of(point, "when_over")
+    return subscribe(state, value, lambda _error: function(), function)

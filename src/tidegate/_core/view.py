@@ -1,0 +1,138 @@
+"""A buffer seen as an array, and the exchange of arrays without a copy (DLPack)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InvalidArgumentError, UnsupportedError
+from .buffer import LIVE, Buffer, Memory, checked_shape
+from .process import in_child
+
+if TYPE_CHECKING:
+    from .device import Device
+    from .submission import Submission
+
+_DLPACK_CPU = 1
+
+
+class BufferView:
+    """A buffer with a dtype and a shape. NumPy and every DLPack consumer can take it.
+
+    Reading it from the host is ordered after the last submitted write (M26).
+    """
+
+    __slots__ = ("__weakref__", "buffer", "dtype", "shape")
+
+    def __init__(self, buffer: Buffer, dtype: npt.DTypeLike, shape: int | Sequence[int] | None = None) -> None:
+        self.dtype, self.shape = checked_shape(buffer, dtype, shape)
+        self.buffer = buffer
+
+    def __repr__(self) -> str:
+        return f"<tidegate.BufferView {self.dtype} {self.shape} of {self.buffer!r}>"
+
+    @property
+    def ready(self) -> Submission | None:
+        """What the contents wait for: the last submitted write, else the allocation; None if nothing is open."""
+        memory = self.buffer._memory
+        return memory.last_write or memory.ready
+
+    def _array(self, *, writable: bool = True) -> npt.NDArray[Any]:
+        flat = self.buffer._host_bytes(writable=writable)
+        count = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return flat[:count].view(self.dtype).reshape(self.shape)
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self._array()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a view of {self.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if options.get("stream") is not None:
+            raise UnsupportedError(f"{self.buffer!r} is host memory: a stream to order by means nothing here")
+        options.pop("stream", None)
+        return self._array().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.buffer._visible() is None:
+            raise UnsupportedError(f"{self.buffer!r} cannot be seen by the host")
+        return (_DLPACK_CPU, 0)
+
+
+class _SharedDevice:
+    """The process-wide CPU device behind `from_dlpack` without a device."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._device: Device | None = None
+        in_child(self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._device = None
+
+    def get(self) -> Device:
+        from .registry import open_device
+
+        with self._lock:
+            if self._device is None or self._device._refusal is not None:
+                self._device = open_device("cpu", label="shared-cpu")
+            return self._device
+
+
+_shared = _SharedDevice()
+
+
+def from_dlpack(x: Any, device: Device | None = None) -> BufferView:
+    """Wrap an array of another library without a copy where that can be, ordered after its producer.
+
+    Args:
+        x: anything with `__dlpack__`.
+        device: where it shall be usable; None is the open device that owns the memory, else a process-wide CPU device.
+
+    Raises:
+        UnsupportedError: the memory is not reachable from that device.
+    """
+    if isinstance(x, BufferView) and device in (None, x.buffer.device):
+        return x
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack takes an object with __dlpack__, not {type(x).__name__}")
+    place = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (_DLPACK_CPU, 0)
+    if place[0] != _DLPACK_CPU:
+        raise UnsupportedError(f"from_dlpack: no open device owns memory of DLPack device {tuple(place)}")
+    try:
+        array = np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError):
+        array = np.asarray(x)  # a read-only array: NumPy exports it by its own protocol only
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    owner = _shared.get() if device is None else device
+    memory = Memory(owner, array.nbytes, "shared", "imported")
+    memory.commit(owner._driver.wrap(array.reshape(-1).view(np.uint8)))
+    memory.phase = LIVE
+    return BufferView(Buffer(memory, 0, array.nbytes, root=True), array.dtype, array.shape)
+
+
+def pinned_empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | None = None) -> npt.NDArray[Any]:
+    """Return an uninitialised array in page-locked memory where `device` has that, else an ordinary one.
+
+    Transfers from and to it need no staging.
+    """
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise InvalidArgumentError(f"pinned_empty: dtype {kind} holds Python objects")
+    if device is None:
+        return np.empty(shape, kind)
+    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    nbytes = int(np.prod(dims, dtype=np.int64)) * kind.itemsize
+    storage = device._driver.allocate(nbytes, "host")
+    flat = storage.host()
+    assert flat is not None, "host memory is visible to the host"
+    return flat[:nbytes].view(kind).reshape(dims)

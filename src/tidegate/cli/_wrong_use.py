@@ -1,0 +1,22 @@
+"""Tells the user's mistakes from our failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def wrong_use(option: str) -> Iterator[None]:
+    """Report a value of `option` that names nothing we know, or nothing this version can do, as wrong use.
+
+    What is known and merely absent (a driver without its hardware) stays a failure.
+    """
+    from tidegate.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+
+    try:
+        yield
+    except (NotFoundError, InvalidArgumentError, UnsupportedError) as error:
+        raise click.UsageError(f"{option}: {error}") from error

@@ -1,0 +1,280 @@
+"""Ctrl-C at every place where it can strike.
+
+`interrupted_at(n)` raises KeyboardInterrupt at the n-th place inside the Tidegate package where CPython would really
+run a signal handler. A test repeats an operation with n = 1, 2, 3, ... until it comes through uninterrupted.
+
+**Where CPython looks for signals.** Not between any two instructions: only where the evaluation loop checks its
+"eval breaker". In CPython 3.11 to 3.13 that is
+
+- at the entry of a function (`RESUME`; not when a generator is resumed by `await` or `yield from`),
+- at a backward jump,
+- after a call that was carried out by C code. A call of a function written in Python has no check of its own: its
+  frame runs in the same loop, its own checks come before, and on its return execution goes straight on.
+
+Code may rely on there being no others. `taken = pool.pop()` can be interrupted between the pop and the store, but
+nothing can come between `a = b` and `c = d`; and between the acquisition in `with lock:` and the body there is no check
+either, which is why `with lock:` is safe and `lock.acquire()` followed by `try:` is not.
+
+**How the places are found.** From 3.12 on `sys.monitoring` reports exactly these events, and an exception from its
+callback is raised where the check would raise it (but for a jump: see there). In 3.11 there is only `sys.settrace` with
+opcode events, which come *before* each instruction: a check after instruction A is an event at the next instruction B
+of the same frame. An exception from the trace function counts as raised by B, in CPython as raised by A. The two differ
+where A is the last instruction that a `try` or `with` covers and B the first outside: raising at B would skip an
+`__exit__` that CPython never skips, so these places are left out.
+
+A Python function outside the package (`threading.Event.set`, say) counts as C code: its inner checks are not taken one
+by one, the last of them has the same effect as one after the call.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import tidegate
+
+_PACKAGE = os.path.dirname(os.path.abspath(tidegate.__file__)) + os.sep
+_TESTS = (os.path.join(_PACKAGE, "conformance") + os.sep, os.path.join(_PACKAGE, "testing") + os.sep)
+
+
+class Interruption:
+    """What became of one injection.
+
+    Attributes:
+        step: Which place it was meant for, counted from 1.
+        where: That place as `file:line function`; None as long as it has not been reached.
+        raised: Whether the KeyboardInterrupt came out of the operation.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.where: str | None = None
+        self.raised = False
+
+    @property
+    def fired(self) -> bool:
+        """Whether the operation got as far as the step."""
+        return self.where is not None
+
+    def __repr__(self) -> str:
+        return f"<interrupt at step {self.step}: {self.where or 'not reached'}>"
+
+
+@contextmanager
+def interrupted_at(step: int) -> Iterator[Interruption]:
+    """Interrupt what the block does on this thread at the given step, counted from 1; swallows that interrupt.
+
+    In 3.11 the thread's trace function is set aside meanwhile, so a debugger or a coverage tool does not see the block.
+    """
+    interruption = Interruption(step)
+    places = _Places(interruption)
+    watch = _watched_by_monitoring if sys.version_info >= (3, 12) else _watched_by_trace
+    try:
+        with watch(places):
+            yield interruption
+    except KeyboardInterrupt as error:
+        if error is not places.interrupt:
+            raise
+        interruption.raised = True
+
+
+class _Places:
+    """Counts the places and raises at the one that was asked for."""
+
+    def __init__(self, interruption: Interruption) -> None:
+        self._interruption = interruption
+        self._left = interruption.step
+        self.interrupt = KeyboardInterrupt()
+
+    def passed(self, frame: FrameType) -> None:
+        self._left -= 1
+        if self._left == 0:
+            code = frame.f_code
+            self._interruption.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
+            raise self.interrupt
+
+
+@cache
+def is_inside(code: CodeType) -> bool:
+    """Whether code belongs to Tidegate itself, and not to its tests."""
+    path = os.path.abspath(code.co_filename)
+    return path.startswith(_PACKAGE) and not path.startswith(_TESTS)
+
+
+# Python 3.12 and later ----------------------------------------------------------------------------------------------
+
+if sys.version_info >= (3, 12):
+    _monitoring = sys.monitoring
+    _events = _monitoring.events
+
+    @contextmanager
+    def _watched_by_monitoring(places: _Places) -> Iterator[None]:
+        thread = threading.get_ident()
+        tool = next(number for number in range(6) if _monitoring.get_tool(number) is None)
+
+        def entered(code: CodeType, offset: int) -> object:
+            if not is_inside(code):
+                return _monitoring.DISABLE
+            if threading.get_ident() == thread:
+                places.passed(sys._getframe(1))
+            return None
+
+        # An exception from the event of a jump does not find the handlers around the loop, as that of a signal does:
+        # it is raised at the instruction jumped to instead.
+        jumping: list[FrameType] = []
+
+        def jumped(code: CodeType, offset: int, target: int) -> object:
+            if not is_inside(code) or target > offset:
+                return _monitoring.DISABLE
+            if threading.get_ident() == thread:
+                jumping.append(sys._getframe(1))
+            return None
+
+        def instruction(code: CodeType, offset: int) -> object:
+            if not is_inside(code):
+                return _monitoring.DISABLE
+            if jumping and jumping[-1] is sys._getframe(1):
+                places.passed(jumping.pop())
+            return None
+
+        def called(code: CodeType, offset: int, function: object, argument: object) -> object:
+            # Comes with CALL, and decides about the C_RETURN that follows it.
+            return None if is_inside(code) else _monitoring.DISABLE
+
+        def c_returned(code: CodeType, offset: int, function: object, argument: object) -> object:
+            if is_inside(code) and threading.get_ident() == thread:
+                places.passed(sys._getframe(1))
+            return None
+
+        def python_returned(code: CodeType, offset: int, value: object) -> object:
+            if is_inside(code):
+                return _monitoring.DISABLE
+            caller = sys._getframe(1).f_back
+            if caller is not None and is_inside(caller.f_code) and threading.get_ident() == thread:
+                places.passed(caller)
+            return None
+
+        callbacks = {
+            _events.PY_START: entered,
+            _events.JUMP: jumped,
+            _events.INSTRUCTION: instruction,
+            _events.CALL: called,
+            _events.C_RETURN: c_returned,
+            _events.PY_RETURN: python_returned,
+        }
+        _monitoring.use_tool_id(tool, "tidegate interrupts")
+        try:
+            for event, callback in callbacks.items():
+                _monitoring.register_callback(tool, event, callback)
+            # C_RETURN is not asked for by itself: it comes with CALL.
+            _monitoring.set_events(tool, sum(callbacks) - _events.C_RETURN)
+            yield
+        finally:
+            _monitoring.set_events(tool, 0)
+            for event in callbacks:
+                _monitoring.register_callback(tool, event, None)
+            _monitoring.free_tool_id(tool)
+
+
+# Python 3.11 --------------------------------------------------------------------------------------------------------
+
+_CALLS = frozenset({"CALL", "CALL_FUNCTION_EX"})
+
+
+@contextmanager
+def _watched_by_trace(places: _Places) -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(_Tracer(places).enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+class _Tracer:
+    """Follows the frames of the package on this thread."""
+
+    def __init__(self, places: _Places) -> None:
+        self.places = places
+        self._frames: dict[FrameType, _Frame] = {}
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not is_inside(frame.f_code):
+            return None
+        caller = frame.f_back
+        if caller is not None and caller in self._frames and frame.f_code.co_name != "__init__":
+            # A constructor is entered through the C code of `type`, so there is a check after it.
+            self._frames[caller].called_python = True
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        self._frames[frame] = _Frame(self, frame)
+        return self._frames[frame].event
+
+    def leave(self, frame: FrameType) -> None:
+        self._frames.pop(frame, None)
+
+
+class _Frame:
+    """One frame of the package while it runs."""
+
+    def __init__(self, tracer: _Tracer, frame: FrameType) -> None:
+        self._tracer = tracer
+        self._code = frame.f_code
+        # The event of the entry comes when RESUME is just over.
+        self._previous: int | None = frame.f_lasti
+        self.called_python = False
+
+    def event(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            previous, self._previous = self._previous, frame.f_lasti
+            called_python, self.called_python = self.called_python, False
+            if previous is not None and self._checks(previous, frame.f_lasti, called_python):
+                self._tracer.places.passed(frame)
+        elif event == "exception":
+            # An instruction that raises is followed by its handler, without a check.
+            self._previous = None
+        elif event == "return":
+            self._tracer.leave(frame)
+        return self.event
+
+    def _checks(self, previous: int, here: int, called_python: bool) -> bool:
+        name = _check_after(self._code).get(previous)
+        if name is None or (name in _CALLS and called_python):
+            return False
+        if "JUMP" in name:
+            return here < previous
+        return name == "RESUME" or _handler(self._code, previous) == _handler(self._code, here)
+
+
+@cache
+def _check_after(code: CodeType) -> dict[int, str]:
+    """The instructions after which the evaluation loop checks: offset and name."""
+    found = {}
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        entry = name == "RESUME" and instruction.arg is not None and instruction.arg < 2
+        jump = "JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name
+        if name in _CALLS or entry or jump:
+            found[instruction.offset] = name
+    return found
+
+
+@cache
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    entries: Any = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    return [(entry.start, entry.end, entry.target) for entry in entries]
+
+
+def _handler(code: CodeType, offset: int) -> int | None:
+    """Where an exception raised at an instruction goes; None: out of the function."""
+    for start, end, target in _handlers(code):
+        if start <= offset < end:
+            return target
+    return None

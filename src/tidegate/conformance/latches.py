@@ -1,0 +1,101 @@
+"""Work that blocks on the device until the host lets it go on.
+
+A test that needs something to be *still running* does not sleep and does not run a long kernel: it submits a latch,
+and opens it when it has seen what it wanted to see.
+
+    gate = latch()                       # the fixture; `latch` itself is a latch too, for tests that need only one
+    blocked = gate.block(queue, signal=sem.at(1))
+    gate.wait_until_running()            # the device is inside
+    ...
+    gate.open()
+
+Every latch has a time limit of its own, so a test that forgets to open one fails instead of hanging; the fixture opens
+what is left closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tidegate as tg
+
+#: The limit of every blocking call in the suite, in seconds: far above what a loaded machine needs.
+LIMIT = 30.0
+
+#: Submits work to a queue that runs until the latch is open; takes the latch, the queue, and wait= and signal=.
+Blocker = Callable[["Latch", tg.Queue, Any, Any], tg.Submission]
+
+
+class LatchTimeoutError(Exception):
+    """The host did not open the latch in time: the test that made it is wrong or has failed."""
+
+
+class Latch:
+    """A gate that blocks work of a device; made closed, opened once by the host.
+
+    Any number of submissions may be blocked by one latch. All methods may be called from any thread.
+    """
+
+    def __init__(self, blocker: Blocker) -> None:
+        self._blocker = blocker
+        self._opened = threading.Event()
+        self._arrived = threading.Event()
+        self._more: list[Latch] = []
+
+    def __call__(self) -> Latch:
+        """Make another latch, opened with this one at the end of the test at the latest."""
+        another = Latch(self._blocker)
+        self._more.append(another)
+        return another
+
+    def block(self, queue: tg.Queue, *, wait: Any = None, signal: Any = None) -> tg.Submission:
+        """Submit work that runs until the latch is open. Returns at once."""
+        return self._blocker(self, queue, wait, signal)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether some work is, or was, inside."""
+        return self._arrived.is_set()
+
+    def wait_until_running(self, timeout: float = LIMIT) -> None:
+        """Block the host until some work is inside.
+
+        Raises:
+            LatchTimeoutError: none came in time.
+        """
+        if not self._arrived.wait(timeout):
+            raise LatchTimeoutError(f"no work came to the latch within {timeout:g} s")
+
+    def open(self) -> None:
+        """Let the work go on. Twice is fine."""
+        self._opened.set()
+
+    def open_all(self) -> None:
+        """Open this one and all that were made from it."""
+        self.open()
+        for another in self._more:
+            another.open_all()
+
+    def pass_through(self) -> None:
+        """What the work does: say that it is there, then wait until the latch is open."""
+        self._arrived.set()
+        if not self._opened.wait(LIMIT):
+            raise LatchTimeoutError(f"the latch was not opened within {LIMIT:g} s")
+
+
+def block_by_python_kernel(latch: Latch, queue: tg.Queue, wait: Any, signal: Any) -> tg.Submission:
+    """Block by a kernel written in Python: for every driver whose kernels are Python functions."""
+
+    def blocked(workgroups: Any, bindings: Any, constants: Any) -> None:
+        latch.pass_through()
+
+    kernel = tg.Kernel("blocked", cpu=blocked, bindings=0, constants=[], workgroup=(1, 1, 1))
+    function = queue.device.load(kernel)["blocked"]
+    return queue.dispatch(function, (1, 1, 1), wait=wait, signal=signal)
+
+
+def block_by_host_call(latch: Latch, queue: tg.Queue, wait: Any, signal: Any) -> tg.Submission:
+    """Block by a host call: for devices that run no kernels."""
+    return queue.host_call(latch.pass_through, wait=wait, signal=signal)

@@ -1,0 +1,190 @@
+"""What the suite runs against: a driver in one configuration, and what it is known not to do.
+
+A driver joins with one `Subject`, or a function without arguments that returns one, named in the entry point group
+`tidegate.conformance` of its package. While a driver is being written, `--driver package.module:attribute` does the
+same without installing anything.
+
+Three lists say what a subject does not do; each entry carries its reason, because an entry without one is never
+removed again:
+
+- `lacks`: capabilities, by name. A test asks for one with `@pytest.mark.needs("work")` and is skipped without it.
+- `never`: tests that do not apply, by pattern. Skipped.
+- `not_yet`: tests that will pass one day, by pattern. They run, and a pass is an error: the entry has to go.
+
+Patterns are shell patterns over `module::test`, for example `test_mapping::test_two_maps*`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import tidegate as tg
+
+if TYPE_CHECKING:
+    from .latches import Blocker
+
+ENTRY_POINTS = "tidegate.conformance"
+
+#: Capabilities a test may ask for, and what each means.
+CAPABILITIES: Mapping[str, str] = {
+    "work": "fills, copies, updates and kernels really change memory",
+    "beside": "ready work runs while a kernel of the same device is blocked",
+    "latch": "a kernel can be blocked by the host",
+    "map_device": "the host can map memory of the kind 'device'",
+    "budget": "the URI takes `memory=`, the budget of the device's pools",
+    "fault": "a kernel can fail without taking the device with it",
+    "loss": "`tidegate.testing.lose_device` works on it",
+}
+
+_KEYWORDS = frozenset({"label", "validate", "trace"})
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A driver in one configuration.
+
+    Attributes:
+        name: What `--driver` calls it.
+        uri: What `open` is given; keyword options of the `open_device` fixture are added to its query.
+        open: Opens a device from a URI; `tidegate.open_device` unless the driver is not in the registry.
+        partner: The URI of a device of *another* driver that is always there, to share semaphores with.
+        language: The key of this driver's kernels in `kernels.SOURCES`.
+        blocker: Submits work that blocks until the host opens a latch; see `latches`.
+        lacks: Capabilities it does not have, with the reason.
+        never: Tests that do not apply to it, with the reason.
+        not_yet: Tests it does not pass yet, with the reason.
+    """
+
+    name: str
+    uri: str
+    open: Callable[..., tg.Device] | None = None
+    partner: str = "cpu"
+    language: str = "cpu"
+    blocker: Blocker | None = None
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    never: Mapping[str, str] = field(default_factory=dict)
+    not_yet: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.lacks) - set(CAPABILITIES))
+        if unknown:
+            raise tg.InvalidArgumentError(
+                f"subject {self.name!r} lacks {', '.join(unknown)}; the capabilities are {', '.join(CAPABILITIES)}"
+            )
+
+    def open_device(self, **options: Any) -> tg.Device:
+        """Open a fresh device; `label`, `validate` and `trace` are passed on, other options join the URI's query."""
+        keywords = {name: value for name, value in options.items() if name in _KEYWORDS}
+        query = [f"{name}={value}" for name, value in options.items() if name not in _KEYWORDS]
+        uri = self.uri
+        if query:
+            uri += ("&" if "?" in uri else "?") + "&".join(query)
+        return (self.open or tg.open_device)(uri, **keywords)
+
+    def why_never(self, test: str) -> str | None:
+        """The reason why `module::test` does not apply, or None."""
+        return _reason(self.never, test)
+
+    def why_not_yet(self, test: str) -> str | None:
+        """The reason why `module::test` does not pass yet, or None."""
+        return _reason(self.not_yet, test)
+
+
+def _reason(patterns: Mapping[str, str], test: str) -> str | None:
+    for pattern, reason in patterns.items():
+        if fnmatchcase(test, pattern):
+            return reason
+    return None
+
+
+def cpu() -> Subject:
+    """The CPU device with workers to spare, whatever the machine has."""
+    return Subject("cpu", "cpu?workers=4", partner="null")
+
+
+def cpu_one_worker() -> Subject:
+    """The CPU device with a single worker: order that only holds because work overlaps shows here."""
+    return Subject(
+        "cpu-one-worker",
+        "cpu?workers=1",
+        partner="null",
+        lacks={"beside": "its only worker is inside the blocked kernel"},
+    )
+
+
+def streams() -> Subject:
+    """In-order streams, epochs, promises and memory the host cannot map, as a GPU has them, run by the CPU."""
+    importlib.import_module("tidegate.testing.streams")
+    return Subject(
+        "streams",
+        "streams",
+        lacks={"map_device": "its device memory is out of the host's sight, as on most GPUs"},
+    )
+
+
+def null() -> Subject:
+    """The driver that does no work: all that stands above the seam still holds."""
+    from .latches import block_by_host_call
+
+    nothing_runs = "the null driver does no work"
+    return Subject(
+        "null",
+        "null",
+        blocker=block_by_host_call,
+        lacks={"work": nothing_runs, "latch": nothing_runs, "fault": nothing_runs, "budget": "it has no pools"},
+    )
+
+
+#: The subjects that come with Tidegate. A function each, so that asking for one imports no other driver.
+BUILT_IN: Mapping[str, Callable[[], Subject]] = {
+    "cpu": cpu,
+    "cpu-one-worker": cpu_one_worker,
+    "streams": streams,
+    "null": null,
+}
+
+
+def known() -> list[str]:
+    """The names that `find` knows: the built-in subjects and those of installed packages."""
+    return [*BUILT_IN, *(point.name for point in metadata.entry_points(group=ENTRY_POINTS))]
+
+
+def find(name: str) -> Subject:
+    """The subject called `name`: built in, from an entry point, or written as `package.module:attribute`.
+
+    Raises:
+        InvalidArgumentError: nothing is known by that name; the text lists what is.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        if point.name == name:
+            return _made(point.load())
+    module, colon, attribute = name.partition(":")
+    if colon and attribute:
+        return _made(_attribute(name, module, attribute))
+    raise tg.InvalidArgumentError(
+        f"conformance subject {name!r} is not known; known are {', '.join(known())}, and any 'package.module:attribute'"
+    )
+
+
+def _attribute(name: str, module: str, attribute: str) -> object:
+    try:
+        found: object = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise tg.InvalidArgumentError(f"conformance subject {name!r} cannot be loaded: {error}") from error
+    return found
+
+
+def _made(found: object) -> Subject:
+    subject = found() if callable(found) else found
+    if not isinstance(subject, Subject):
+        raise TypeError(f"a conformance subject is a Subject or makes one, not {type(subject).__name__}")
+    return subject

@@ -1,0 +1,1 @@
+"""The drivers. Each is loaded when first named; none imports another."""

@@ -1,0 +1,94 @@
+"""The worker threads of a CPU device.
+
+Tasks go through a `SimpleQueue`, whose `put` is one step that no interrupt can cut in two. Small built-in tasks are
+offered to waiting threads as well (`steal`): a second, bounded list that only hints, for whoever comes first claims the
+task, and the queue's copy is then passed over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from tidegate._core.background import report_unraisable
+from tidegate._core.thread_state import thread_state
+
+_HINTS = 64
+
+
+class Task:
+    """Something to run once, by whoever claims it first."""
+
+    __slots__ = ("_run", "_token")
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._run: Callable[[], object] | None = run
+        self._token = [None]
+
+    def run(self) -> bool:
+        """Run it unless somebody else has; returns whether this call did."""
+        try:
+            self._token.pop()
+        except IndexError:
+            return False
+        run, self._run = self._run, None
+        assert run is not None
+        run()
+        return True
+
+
+class Workers:
+    """Daemon threads that run tasks."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self.count = count
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._hints: deque[Task] = deque(maxlen=_HINTS)
+        self._threads = [
+            threading.Thread(target=_work, args=(self._tasks,), name=f"{name}-{index}", daemon=True) for index in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, run: Callable[[], object], *, small: bool = False) -> None:
+        """Have a worker run it; a small one may be run by a waiting thread instead."""
+        task = Task(run)
+        self._tasks.put(task)
+        if small:
+            self._hints.append(task)
+
+    def steal(self) -> bool:
+        """Run one small task on the calling thread, if there is one."""
+        while self._hints:
+            try:
+                task = self._hints.popleft()
+            except IndexError:
+                return False
+            if task.run():
+                return True
+        return False
+
+    def stop(self, patience: float) -> None:
+        """Have the workers end after what they are at; waits for them at most `patience` seconds."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        deadline = time.monotonic() + patience
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _work(tasks: SimpleQueue[Task | None]) -> None:
+    thread_state.unlimited = True
+    while True:
+        task = tasks.get()
+        if task is None:
+            return
+        try:
+            task.run()
+        except BaseException as error:
+            report_unraisable(error, task)
+        del task

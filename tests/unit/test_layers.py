@@ -1,0 +1,135 @@
+"""Imports go one way, a driver never imports another, and importing the package imports no driver.
+
+The order, lowest first: errors and types, driver (the seam), _core, the drivers beside validation and trace, testing,
+conformance, cli. The doors `tidegate` and `tidegate.lowlevel` gather names of `_core` and below; only what stands above
+the drivers may come in through them. Imports for type checkers alone are free: they never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "tidegate"
+
+LAYERS = {
+    "errors": 0,
+    "types": 1,
+    "driver": 2,
+    "_core": 3,
+    "": 4,  # the package itself, the everyday door
+    "lowlevel": 4,
+    "drivers": 5,
+    "validation": 5,
+    "trace": 5,
+    "testing": 6,
+    "conformance": 7,
+    "_bench": 7,
+    "cli": 8,
+    "__main__": 9,
+}
+MODULES = sorted(PACKAGE.glob("**/*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = list(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_name(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below, but not those that only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt) and is_for_type_checkers(child):
+            continue
+        yield child
+        yield from running_nodes(child)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of ours that a file imports, at its top or inside a function."""
+    module = name_of(path)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in running_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            found |= {inner_or_outer(base, alias.name) for alias in node.names}
+    return {name for name in found if name == "tidegate" or name.startswith("tidegate.")}
+
+
+def inner_or_outer(base: str, name: str) -> str:
+    """`from base import name` imports `base.name` if that is a module, else `base`."""
+    if base != "tidegate" and not base.startswith("tidegate."):
+        return base
+    inner = PACKAGE.parent / Path(*base.split("."), name)
+    return f"{base}.{name}" if inner.with_suffix(".py").exists() or inner.is_dir() else base
+
+
+@pytest.mark.parametrize("path", MODULES, ids=[name_of(path) for path in MODULES])
+def test_a_module_imports_only_its_own_layer_and_those_below(path: Path) -> None:
+    mine = layer_name(name_of(path))
+    assert mine in LAYERS, f"{mine} is in no layer: give it one"
+    upward = {
+        other
+        for other in imported(path)
+        if layer_name(other) != mine and LAYERS.get(layer_name(other), 99) >= LAYERS[mine]
+    }
+    assert not upward
+
+
+def test_errors_import_nothing_of_ours() -> None:
+    assert not imported(PACKAGE / "errors.py")
+
+
+DRIVERS = [path for path in MODULES if layer_name(name_of(path)) == "drivers" and len(name_of(path).split(".")) > 2]
+
+
+@pytest.mark.parametrize("path", DRIVERS, ids=[name_of(path) for path in DRIVERS])
+def test_a_driver_imports_no_other_driver_and_no_door(path: Path) -> None:
+    mine = name_of(path).split(".")[2]
+    ours = imported(path)
+    others = {name for name in ours if name.startswith("tidegate.drivers.") and name.split(".")[2] != mine}
+    doors = {name for name in ours if layer_name(name) in ("", "lowlevel")}
+    assert not others | doors
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_tidegate_imports_no_driver_and_nothing_above() -> None:
+    ours = {name for name in modules_after("import tidegate") if name.startswith("tidegate.")}
+    above = {name for name in ours if LAYERS[layer_name(name)] > LAYERS[""]}
+    assert not above
+
+
+def test_importing_tidegate_brings_no_tool_of_the_command_line_or_of_the_tests() -> None:
+    loaded = modules_after("import tidegate")
+    assert not loaded & {"click", "rich", "pytest", "trio", "asyncio", "hypothesis", "subprocess"}
+
+
+def test_opening_a_device_imports_only_its_own_driver() -> None:
+    loaded = modules_after("import tidegate; tidegate.open_device('cpu').close(timeout=30)")
+    drivers = {name.split(".")[2] for name in loaded if name.startswith("tidegate.drivers.")}
+    assert drivers == {"cpu"}

@@ -1,0 +1,51 @@
+"""The survivors somebody has looked at, each with a reason why no test should notice it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from mutation.mutants import Mutant
+
+
+class Accepted:
+    """What a file of accepted survivors says.
+
+    An entry is a table `[[mutant]]` with `file`, `function`, `change` and `reason`. `change` is the text the report
+    shows, so that an entry holds when lines move and lapses when the code changes; `function` may end in `*`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._entries: list[dict[str, str]] = []
+        if path.exists():
+            self._entries = tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", [])
+        for entry in self._entries:
+            missing = {"file", "function", "change", "reason"} - set(entry)
+            if missing or not entry["reason"].strip():
+                raise ValueError(f"{path}: an entry lacks {', '.join(sorted(missing)) or 'a reason'}: {entry}")
+        self._used: set[int] = set()
+
+    def reason(self, mutant: Mutant) -> str | None:
+        for number, entry in enumerate(self._entries):
+            if _matches(entry, mutant):
+                self._used.add(number)
+                return entry["reason"]
+        return None
+
+    def stale(self, mutants: Iterable[Mutant]) -> list[dict[str, str]]:
+        """The entries of these files that match none of these mutants any more."""
+        mutants = list(mutants)
+        files = {mutant.file for mutant in mutants}
+        return [
+            entry
+            for entry in self._entries
+            if entry["file"] in files and not any(_matches(entry, mutant) for mutant in mutants)
+        ]
+
+
+def _matches(entry: dict[str, str], mutant: Mutant) -> bool:
+    if entry["file"] != mutant.file or entry["change"] != mutant.change:
+        return False
+    wanted = entry["function"]
+    return mutant.function.startswith(wanted[:-1]) if wanted.endswith("*") else mutant.function == wanted

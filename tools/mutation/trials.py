@@ -1,0 +1,246 @@
+"""Copies of the tree, the workers in them, and the trial of each mutant against the tests that reach it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mutation import tracing
+from mutation.mutants import Mutant
+
+TOOLS = Path(__file__).resolve().parent.parent
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "*.pyc",
+    ".*_cache",
+    ".hypothesis",
+    "build",
+    "dist",
+    "node_modules",
+    "_build",
+)
+# The first tests run by themselves: most mutants end there, and collecting all files would cost more than they do.
+_FIRST = 25
+
+
+@dataclass
+class Settings:
+    """What every trial has in common."""
+
+    root: Path
+    tests: Sequence[str]
+    jobs: int = 2
+    hang: float = 8.0
+    budget: float = 60.0
+    memory: int = 8 << 30
+    arguments: Sequence[str] = ()
+
+
+@dataclass
+class Verdict:
+    """What became of a mutant: `killed`, `survived` or `unreached` (no test runs its line)."""
+
+    mutant: Mutant
+    status: str
+    how: str = ""
+    test: str = ""
+    tried: int = 0
+
+
+@dataclass
+class Reach:
+    """Which tests pass, how long each takes, and which lines each runs. Files are paths from the root."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    wild: set[str] = field(default_factory=set)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def tests_for(self, mutant: Mutant) -> set[str]:
+        """The tests that may notice: those that run its lines, or any line of its file for one made at import."""
+        if mutant.at_import:
+            return self.files[mutant.file] | self.wild
+        first, last = mutant.lines
+        return set().union(*(self.lines.get((mutant.file, line), ()) for line in range(first, last + 1)), self.wild)
+
+
+class Worker:
+    """A copy of the tree with a warm process in it. One thread uses it at a time."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.tree = folder / "tree"
+        self.settings = settings
+        shutil.copytree(settings.root, self.tree, ignore=_LEFT_OUT, symlinks=True)
+        source = self.tree / "src"
+        # Found by content, for a mutant may have the size and the time of the original.
+        compile_all = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(source)]
+        subprocess.run(compile_all, check=False, stdout=subprocess.DEVNULL)
+        path = [str(source), str(TOOLS / "mutation" / "site"), str(TOOLS)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mutation.worker"],
+            cwd=self.tree,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin
+        assert self._process.stdout
+        files = request.pop("files")
+        request["arguments"] = [*self.settings.arguments, f"--rootdir={self.tree}", *files]
+        request.update(hang=self.settings.hang, memory=self.settings.memory)
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Trials:
+    """The workers. A context manager: the copies are removed at its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._folder = tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True)
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> Trials:
+        for number in range(self.settings.jobs):
+            self._workers.append(Worker(self.settings, Path(self._folder.name, str(number))))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._folder.cleanup()
+
+    def find_reach(self, files: Iterable[str]) -> Reach:
+        """Run all tests as they are, for their times, then traced, for the lines they run.
+
+        Raises:
+            RuntimeError: They could not be run at all.
+        """
+        reach = Reach()
+        worker = self._workers[0]
+        plain = worker.ask(files=self.settings.tests)
+        if plain["ended"] not in ("passed", "broken") or not plain["durations"]:
+            raise RuntimeError(f"the tests do not run unchanged ({plain['ended']}): {plain['why']}\n{plain['log']}")
+        outcomes = plain["outcomes"]
+        reach.broken = {test: outcome for test, outcome in outcomes.items() if outcome == "failed"}
+        reach.seconds = {test: took for test, took in plain["durations"].items() if test not in outcomes}
+        folder = tempfile.mkdtemp(dir=self._folder.name)
+        traced = {str(worker.tree / file): file for file in files}
+        answer = worker.ask(files=self.settings.tests, trace_files=list(traced), trace_folder=folder)
+        result = Path(folder, "main.result")
+        if not result.exists():
+            raise RuntimeError(f"the traced run did not end ({answer['ended']}): {answer['why']}\n{answer['log']}")
+        found = json.loads(result.read_text())
+        result.unlink()
+        tracing.collect(folder, found["hits"])
+        reach.wild = set(found["wild"]) & set(reach.seconds)
+        for test, lines_by_file in found["hits"].items():
+            if test in reach.seconds:
+                for path, lines in lines_by_file.items():
+                    reach.files[traced[path]].add(test)
+                    for line in lines:
+                        reach.lines[traced[path], line].add(test)
+        return reach
+
+    def run(self, mutants: Sequence[Mutant], reach: Reach, report: Callable[[Verdict], None]) -> None:
+        """Try each mutant on some worker; `report` is called on one thread at a time."""
+        waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+        for mutant in mutants:
+            waiting.put(mutant)
+        killers: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        reporting = threading.Lock()
+        failures: list[BaseException] = []
+
+        def serve(worker: Worker) -> None:
+            try:
+                while not failures:
+                    mutant = waiting.get_nowait()
+                    verdict = self._try(worker, mutant, reach, killers)
+                    with reporting:
+                        report(verdict)
+            except queue.Empty:
+                pass
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def _try(
+        self, worker: Worker, mutant: Mutant, reach: Reach, killers: dict[tuple[str, str], Counter[str]]
+    ) -> Verdict:
+        known = killers[mutant.file, mutant.function]
+        tests = _ordered(reach.tests_for(mutant), reach, known, self.settings.budget)
+        if not tests:
+            return Verdict(mutant, "unreached")
+        for stage in (tests[:_FIRST], tests[_FIRST:]):
+            if not stage:
+                continue
+            answer = worker.ask(
+                files=list(dict.fromkeys(test.partition("::")[0] for test in stage)),
+                path=str(worker.tree / mutant.file),
+                start=mutant.start,
+                end=mutant.end,
+                text=mutant.text,
+                tests=stage,
+                durations={test: reach.seconds[test] for test in stage},
+            )
+            if answer["ended"] != "passed":
+                test = answer["test"] or ""
+                known[test] += 1
+                how = answer["why"] or answer["log"].strip()[-200:]
+                return Verdict(mutant, "killed", f"{answer['ended']}: {how}", test, len(tests))
+        return Verdict(mutant, "survived", tried=len(tests))
+
+
+def _ordered(tests: set[str], reach: Reach, known: Counter[str], budget: float) -> list[str]:
+    """Those that killed a neighbour first, then the fastest; as many as the budget of seconds allows."""
+    order = sorted(tests, key=lambda test: (test in reach.wild and not known[test], -known[test], reach.seconds[test]))
+    taken: list[str] = []
+    spent = 0.0
+    for test in order:
+        spent += reach.seconds[test]
+        if taken and spent > budget:
+            break
+        taken.append(test)
+    return taken

@@ -1,0 +1,51 @@
+"""The pytest plugin behind tools/stress.py: disturbs the test process as the environment says.
+
+TIDEGATE_STRESS is a comma-separated list: `switch` makes threads change at every opportunity, `collect` has the
+collector run at points chosen at random. TIDEGATE_STRESS_SEED seeds the choice.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import threading
+
+import pytest
+
+_SWITCH_INTERVAL_S = 1e-6
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wanted = set(filter(None, os.environ.get("TIDEGATE_STRESS", "").split(",")))
+    seed = int(os.environ.get("TIDEGATE_STRESS_SEED", "0"))
+    if "switch" in wanted:
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    if "collect" in wanted:
+        _collect_at_random(random.Random(seed))
+
+
+def pytest_report_header() -> str:
+    return f"stress: {os.environ.get('TIDEGATE_STRESS') or 'none'}, seed {os.environ.get('TIDEGATE_STRESS_SEED', '0')}"
+
+
+def _collect_at_random(choice: random.Random) -> None:
+    """Collect young objects after a random number of allocations, and all objects from a thread now and then.
+
+    The first runs finalizers in the middle of whatever the tested code does on its own threads, the second on a
+    thread that has nothing to do with it.
+    """
+
+    def after(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            gc.set_threshold(choice.choice((1, 7, 50, 300, 2000)) + choice.randrange(7), 2, 2)
+
+    def everything() -> None:
+        pause = threading.Event()
+        while not pause.wait(choice.uniform(0.001, 0.1)):
+            gc.collect()
+
+    gc.callbacks.append(after)
+    gc.set_threshold(1, 2, 2)
+    threading.Thread(target=everything, name="stress collector", daemon=True).start()
