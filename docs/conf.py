@@ -35,6 +35,8 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 
+default_role = "code"  # single backquotes in docstrings mean code
+
 nitpicky = True
 # The standard library and NumPy are not part of these pages, and no build may need the network
 # to fetch their inventories, so names of theirs stay plain text.
@@ -76,24 +78,11 @@ def _resolve_private_home(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 
 # What users never construct: the names say who makes them, and a constructor's signature would only mislead.
-_MADE_BY_OTHERS = frozenset(
-    [
-        "Device",
-        "Queue",
-        "Lane",
-        "Submission",
-        "Timepoint",
-        "Subscription",
-        "Buffer",
-        "BufferView",
-        "CommandBuffer",
-        "Node",
-        "Executable",
-        "Function",
-        "Pool",
-        "StagingRange",
-    ]
-)
+_MADE_BY_OTHERS = {
+    *("Device", "Queue", "Lane", "Submission", "Pool", "StagingRange"),
+    *("Timepoint", "Subscription", "Buffer", "BufferView"),
+    *("CommandBuffer", "Node", "Executable", "Function"),
+}
 
 
 def _tidy_signature(
@@ -111,9 +100,17 @@ def _keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
         lines[0] = ":" + lines[0]
 
 
+def _link_rules(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Lead from a rule that a docstring cites to its words; the reference lies one folder below the model."""
+    for index, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
+        if not below.startswith("---"):  # a heading must not outgrow its line
+            lines[index] = re.sub(r"(?<![`\w])M(\d+)\b(?!`)", r"`M\1 <../model.html#m\1>`__", line)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Add what Sphinx cannot know of this package."""
     app.connect("missing-reference", _resolve_private_home)
     app.connect("autodoc-process-signature", _tidy_signature)
     app.connect("autodoc-process-docstring", _keep_colons, priority=100)  # before Napoleon, which has 500
+    app.connect("autodoc-process-docstring", _link_rules)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -28,7 +28,9 @@ def main() -> None:
             buffer, offset = buffers[piece % 2], piece * PIECE
             # A buffer may be filled again once the piece before last has been written out of it.
             free_again = written.at(piece - 1) if piece >= 2 else None
-            read.read_file(source, buffer, file_offset=offset, wait=free_again, signal=filled.at(piece + 1))
+            read.read_file(
+                source, buffer, file_offset=offset, length=PIECE, wait=free_again, signal=filled.at(piece + 1)
+            )
             work.dispatch(
                 function, (1, 1, 1), bindings=[buffer], wait=filled.at(piece + 1), signal=inverted.at(piece + 1)
             )

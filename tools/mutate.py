@@ -27,13 +27,17 @@ from pathlib import Path
 from mutation.accepted import Accepted
 from mutation.mutants import Mutant, find_mutants
 from mutation.report import Report, earlier
-from mutation.trials import Settings, Trials, Verdict
+from mutation.trials import Settings, Suite, Trials, Verdict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("src/tidegate/_core/*.py", "src/tidegate/drivers/cpu/queue*.py")
-TESTS = ("tests/unit", "src/tidegate/conformance", "tests/properties")
+TESTS = ("tests/unit", "tests/properties", "src/tidegate/conformance")
+CONFORMANCE = "src/tidegate/conformance"
+DRIVERS = ("cpu", "streams")
+# They test this tool, and nothing of the package.
+_NOT_THESE = "--ignore-glob=*/test_tools_*.py"
 _SAVE_EVERY_S = 10.0
 
 
@@ -42,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     try:
         files = _expand(options.root, options.files)
-        tests = [path for path in options.tests if (options.root / path.partition("::")[0]).exists()]
-        if not tests:
-            raise ValueError(f"none of these tests is there: {', '.join(options.tests)}")
+        suites = _suites(options)
         report = Report(Accepted(options.accepted))
         every = [mutant for file in files for mutant in find_mutants(options.root, file)]
         chosen = _choose(every, options, report)
@@ -54,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(map(str, chosen)))
         return 0
-    settings = Settings(
-        options.root, tests, options.jobs, options.hang, options.budget, options.memory << 20, options.pytest
-    )
+    settings = Settings(options.root, suites, options.jobs, options.hang, options.budget, options.memory << 20)
     try:
         _try_all(chosen, settings, report, options, console)
     except KeyboardInterrupt:
@@ -80,6 +80,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--files", nargs="+", default=FILES, metavar="GLOB", help="what to change (default: core and CPU queue)")
     add("--tests", nargs="+", default=TESTS, metavar="PATH", help="files, folders or ids of the tests that may notice")
+    add("--drivers", nargs="*", default=DRIVERS, metavar="NAME", help="the conformance suite, where it is among the"
+        f" tests, runs for each (default: {' '.join(DRIVERS)})")  # fmt: skip
     add("--jobs", type=_positive, default=2, metavar="N", help="how many mutants at a time (default 2)")
     add("--sample", type=_positive, metavar="N", help="try only so many, chosen at random")
     add("--seed", type=int, default=0, help="for --sample (default 0)")
@@ -121,6 +123,20 @@ def _expand(root: Path, patterns: Iterable[str]) -> list[Path]:
     return list(files)
 
 
+def _suites(options: argparse.Namespace) -> list[Suite]:
+    """The tests for the first driver, and of those the conformance suite once more for each of the others."""
+    tests = [path for path in options.tests if (options.root / path.partition("::")[0]).exists()]
+    if not tests:
+        raise ValueError(f"none of these tests is there: {', '.join(options.tests)}")
+    conformance = [path for path in tests if path.startswith(CONFORMANCE)]
+    common = [_NOT_THESE, *options.pytest]
+    if not conformance or not options.drivers:
+        return [Suite("", tests, common)]
+    first, *others = options.drivers
+    suites = [Suite(first, tests, [*common, "--tidegate-driver", first])]
+    return suites + [Suite(name, conformance, [*common, "--tidegate-driver", name]) for name in others]
+
+
 def _choose(every: list[Mutant], options: argparse.Namespace, report: Report) -> list[Mutant]:
     """Which mutants to try; verdicts taken over from an earlier report go straight into this one."""
     chosen = every
@@ -151,7 +167,7 @@ def _try_all(
         console.print(f"{len(mutants)} mutants; running the tests unchanged, then traced ...")
         reach = trials.find_reach({mutant.file for mutant in mutants})
         console.print(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
-        for test in reach.broken:
+        for test in sorted(reach.broken):
             console.print(f"left out, it fails unchanged: {test}", style="yellow", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         saved = time.monotonic()

@@ -12,6 +12,7 @@ write a driver. The layers, each importing only what stands before it:
     cli             the command line
 """
 
+from . import lowlevel
 from ._core.awaiting import when_all, when_any
 from ._core.buffer import Buffer
 from ._core.device import Device
@@ -95,6 +96,7 @@ __all__ = [
     "from_dlpack",
     "list_devices",
     "list_drivers",
+    "lowlevel",
     "open_device",
     "pinned_empty",
     "slot",

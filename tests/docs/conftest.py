@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 TIME_LIMIT_S = 100
+# What a kernel with a Python fallback rightly says on a machine without a C compiler.
+_FALLBACK = "runs as a Python function on the CPU"
 
 
 @pytest.fixture
@@ -29,7 +31,8 @@ def run_program(tmp_path: Path) -> Callable[[Path], str]:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
+        complaints = [line for line in done.stderr.splitlines() if _FALLBACK not in line]
+        assert not complaints
         return done.stdout
 
     return run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,12 @@ ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\S*)\s*$")
 _PRINTS = re.compile(r"^\s*# -> (.*)$")
+
+
+def has_compiler() -> bool:
+    """Whether C kernels can be compiled here; the rest of the documentation needs nothing but Python."""
+    named = os.environ.get("CC", "").split()
+    return any(shutil.which(command) for command in (named[:1] or ["cc", "gcc", "clang"]))
 
 
 def pages() -> list[Path]:

@@ -18,6 +18,8 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, run_program: Callable[[Path], str]
 ) -> None:
     source = snippets.program(page.read_text(encoding="utf-8"))
+    if "tidegate_kernel" in source and not snippets.has_compiler():
+        pytest.skip("this page compiles C, and there is no compiler")
     script = tmp_path / f"{page.stem}.py"
     script.write_text(source, encoding="utf-8")
     assert run_program(script).splitlines() == snippets.printed(source)

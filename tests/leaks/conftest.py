@@ -25,7 +25,7 @@ def objects() -> Counter[str]:
     return Counter(
         f"{type(thing).__module__}.{type(thing).__qualname__}"
         for thing in gc.get_objects()
-        if (type(thing).__module__ or "").partition(".")[0] == "tidegate"
+        if str(type(thing).__module__).partition(".")[0] == "tidegate"
     )
 
 

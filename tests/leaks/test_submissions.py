@@ -178,6 +178,12 @@ def repeat(work: Callable[[], object]) -> Callable[[int], None]:
     return run
 
 
+def test_the_census_sees_what_is_left_behind(bench: Bench, census: Census) -> None:
+    kept: list[tg.Submission] = []
+    with pytest.raises(AssertionError, match="Submission"):
+        census.of(repeat(lambda: kept.append(bench.queue.barrier())), rounds=100)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_work_of_every_kind_leaves_nothing_behind(bench: Bench, census: Census, kind: str) -> None:
     rounds = 30 if kind == "awaits" else 300

@@ -228,7 +228,7 @@ TRANSFERS = [
     Case(
         "download into bytes that cannot be written",
         Invalid,
-        ("download", "writ"),
+        ("download", "out", "read-only"),
         lambda w, p: w.queue.download(w.buffer, np.frombuffer(bytes(64), np.uint8), signal=p),
     ),
     Case("subspan out of range", Range, ("victim", "64"), lambda w, p: w.buffer.subspan(60, 5)),
@@ -300,7 +300,7 @@ KERNELS = [
     Case(
         "binding of a wrong type",
         TypeError,
-        ("binding", "ndarray"),
+        ("dispatch", "buffer", "ndarray"),
         lambda w, p: w.dispatch(p, bindings=[w.buffer, np.zeros(4)]),
     ),
     Case("too few constants", Invalid, ("scribble", "2", "1"), lambda w, p: w.dispatch(p, constants=[1])),

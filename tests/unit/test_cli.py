@@ -40,7 +40,9 @@ def test_the_help_of_the_program_lists_every_command(capsys):
         ["demo", "--device", "cpu?no_such_option=1"],
         ["bench", "--case", "no-such-case"],
         ["bench", "--device", "no-such-driver"],
+        ["bench", "--json", "no/such/folder/out.json"],
         ["conformance"],
+        ["conformance", "--driver", "cpu", "--json", "no/such/folder/out.json"],
         ["run", "script.py"],
         ["run", "script.py", "--trace", "trace.json", "--validate"],
         ["explore", "script.py", "--seeds", "3"],
@@ -75,13 +77,23 @@ def test_an_error_of_ours_is_one_line_without_a_traceback_and_exit_status_1(monk
     assert capsys.readouterr().err == "tidegate: queue 'main' was stopped for a reason\n"
 
 
+@pytest.mark.parametrize("error", [MemoryError("no room"), PermissionError("not yours")], ids=repr)
+def test_what_the_system_refuses_is_one_line_and_exit_status_1(monkeypatch, capsys, error):
+    def refuse():
+        raise error
+
+    monkeypatch.setattr("tidegate.list_drivers", refuse)
+    assert main(["devices"]) == 1
+    assert capsys.readouterr().err == f"tidegate: {error}\n"
+
+
 def test_ctrl_c_ends_a_command_with_one_line(monkeypatch, capsys):
     def interrupt():
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tidegate.list_drivers", interrupt)
     assert main(["devices"]) == 1
-    assert capsys.readouterr().err == "tidegate: interrupted\n"
+    assert capsys.readouterr().err.strip() == "tidegate: interrupted"  # on a line after the ^C
 
 
 def test_a_bug_shows_its_traceback(monkeypatch):

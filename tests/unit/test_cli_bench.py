@@ -113,6 +113,15 @@ def test_flat_compares_the_two_sizes():
     assert not Flat("10", "1", 1.2).judge(result_of(samples)).met
 
 
+@pytest.mark.parametrize(("others", "told"), [(None, False), (0.0, False), (0.9, True)])
+def test_a_case_that_other_processes_disturbed_says_so(others, told):
+    result = result_of({Key(TIDEGATE, "", "idle"): [[50]]}, (Below(60),))
+    result.others = others
+    assert report.summarize([result]).startswith("goals: 1 met, 0 missed, 0 not measured")
+    assert ("disturbed" in report.summarize([result])) is told
+    assert report.as_json([result])[0]["disturbed"] is told
+
+
 def test_times_are_shown_with_their_unit():
     assert [report.show_time(value) for value in (5, 5_000, 5_100_000, 5e9)] == ["5 ns", "5 us", "5.1 ms", "5e+03 ms"]
 

@@ -9,10 +9,6 @@ import tidegate as tg
 from tidegate.cli import _streaming, main
 
 
-def nothing(_nbytes: int) -> None:
-    pass
-
-
 @pytest.mark.slow
 def test_the_demo_streams_checks_and_compares(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
@@ -56,18 +52,26 @@ def test_the_python_form_of_the_kernel_does_the_same():
     assert not target.view(np.uint32)[1000:].any()
 
 
+def test_numpys_answer_in_parts_is_its_answer():
+    source = _streaming.make_source(4 * 600_001)
+    seen = []
+    assert np.array_equal(_streaming.mix_all(source, seen.append), _streaming.mix(source))
+    assert sum(seen) == source.nbytes
+
+
 def test_the_first_wrong_element_is_found_wherever_it_is():
-    source = _streaming.make_source(4 * 600_000)
-    target = _streaming.mix(source)
-    assert _streaming.find_wrong(source, target, nothing) is None
-    for index in (599_999, 262_144, 0):
+    expected = _streaming.make_source(4 * 1_600_000)
+    target = expected.copy()
+    assert _streaming.find_wrong(expected, target) is None
+    for index in (1_599_999, 1_048_576, 0):
         target[index] += 1
-        assert _streaming.find_wrong(source, target, nothing) == index
+        assert _streaming.find_wrong(expected, target) == index
 
 
 @pytest.mark.parametrize("depth", [2, 4, 64, 1024])
+@pytest.mark.parametrize("driver", ["cpu", "cuda"])
 @pytest.mark.parametrize("mib", [1, 3, 256, 4096])
-def test_chunks_are_whole_words_and_of_a_sane_size(mib, depth):
-    chunk = _streaming.chunk_bytes(mib * 2**20, depth)
-    assert 64 * 1024 <= chunk <= _streaming.LARGEST_CHUNK
+def test_chunks_are_whole_pages_and_of_a_sane_size(driver, mib, depth):
+    chunk = _streaming.chunk_bytes(mib * 2**20, depth, driver)
+    assert 64 * 1024 <= chunk <= _streaming.USUAL_CHUNK
     assert chunk % 4096 == 0

@@ -22,16 +22,16 @@ LAYERS = {
     "types": 1,
     "driver": 2,
     "_core": 3,
-    "": 4,  # the package itself, the everyday door
     "lowlevel": 4,
-    "drivers": 5,
-    "validation": 5,
-    "trace": 5,
-    "testing": 6,
-    "conformance": 7,
-    "_bench": 7,
-    "cli": 8,
-    "__main__": 9,
+    "": 5,  # the package itself, the everyday door
+    "drivers": 6,
+    "validation": 6,
+    "trace": 6,
+    "testing": 7,
+    "conformance": 8,
+    "_bench": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 MODULES = sorted(PACKAGE.glob("**/*.py"))
 

@@ -110,7 +110,7 @@ def test_a_submission_and_a_timepoint_can_be_awaited() -> None:
 def test_a_public_name_is_documented(door: str, name: str) -> None:
     value = getattr(importlib.import_module(door), name)
     if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
-        pytest.skip("a plain value: its words stand in the reference")
+        return  # a plain value or an alias has no docstring of its own: its words stand in the reference
     assert (inspect.getdoc(value) or "").strip()
     if inspect.isclass(value) and not issubclass(value, enum.Enum):
         assert not [m for m in documented_members(value) if callable(getattr(value, m)) and not docstring_of(value, m)]

@@ -1,16 +1,16 @@
 """Which tests run which lines.
 
 A trace function, for there is nothing else in Python 3.11: it looks at each call and follows line by line only what is
-in the files of interest. Lines run at import, before any test, are recorded for the test called "" (nobody's).
+in the files of interest. Lines run at import, before any test, count for the test called "" (nobody's).
 
-Two kinds of test hide lines from it: one that takes the trace function for itself, and one that starts processes. The
-first are remembered as `wild`. In started interpreters a sitecustomize module records lines too, for the test named in
-the environment; but a process that is killed or forked leaves no record, so those tests are remembered as well.
+Processes that a test starts count for that test: in new interpreters a sitecustomize module begins a trace, and forked
+children go on with theirs. Both write each line when it is first run, for nobody knows how they will end.
+
+A test that takes the trace function for itself hides what it runs; such tests are remembered as `wild`.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
@@ -19,25 +19,28 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 FILES = "MUTATE_TRACE_FILES"
 FOLDER = "MUTATE_TRACE_FOLDER"
 TEST = "MUTATE_TRACE_TEST"
 
-_WILD_EVENTS = frozenset({"sys.settrace", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"})
+Hits = dict[str, dict[str, list[int]]]
 
 
 class Tracer:
     """Records, per test, the lines it ran in some files."""
 
-    def __init__(self, files: Iterable[str]) -> None:
+    def __init__(self, files: Iterable[str], folder: str, journal: bool = False) -> None:
         self._files = frozenset(files)
+        self._folder = folder
+        self._journal = self._open_journal() if journal else None
         self._test = ""
         self._hits: set[tuple[str, int]] = set()
         self._done: dict[str, set[tuple[str, int]]] = {"": self._hits}
+        self._installing = False
         self.wild: set[str] = set()
-        self._busy = False
+        os.register_at_fork(after_in_child=self._forked)
         sys.addaudithook(self._audit)
 
     def begin(self, test: str) -> None:
@@ -50,29 +53,46 @@ class Tracer:
     def end(self) -> None:
         self._hits = set()  # what runs between tests is nobody's
         self._test = ""
+        os.environ.pop(TEST, None)
 
     def install(self) -> None:
-        self._busy = True
+        self._installing = True
         threading.settrace(self._call)
         sys.settrace(self._call)
-        self._busy = False
+        self._installing = False
 
-    def result(self) -> dict[str, Any]:
-        hits = {test: _by_file(lines) for test, lines in self._done.items()}
-        return {"hits": hits, "wild": sorted(self.wild)}
+    def result(self) -> Hits:
+        """What was seen so far in this process: test -> file -> lines."""
+        found: Hits = {}
+        for test, lines in self._done.items():
+            by_file = found.setdefault(test, {})
+            for file, line in sorted(lines):
+                by_file.setdefault(file, []).append(line)
+        return found
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
         return self._line if frame.f_code.co_filename in self._files else None
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "line":
-            self._hits.add((frame.f_code.co_filename, frame.f_lineno))
+            hit = (frame.f_code.co_filename, frame.f_lineno)
+            if hit not in self._hits:
+                self._hits.add(hit)
+                if self._journal is not None and self._test:
+                    self._journal.write(json.dumps([self._test, *hit]) + "\n")
         return self._line
+
+    def _forked(self) -> None:
+        self._journal = self._open_journal()
+        self._hits.clear()
+
+    def _open_journal(self) -> IO[str]:
+        descriptor, _ = tempfile.mkstemp(dir=self._folder, suffix=".journal")
+        return open(descriptor, "w", buffering=1)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
         # A new thread sets its trace function by the same call; only a test's own code is of interest.
-        ours = event == "sys.settrace" and (self._busy or _caller_is_threading())
-        if event in _WILD_EVENTS and self._test and not ours:
+        if event == "sys.settrace" and self._test and not self._installing and not _caller_is_threading():
             self.wild.add(self._test)
 
 
@@ -81,36 +101,19 @@ def _caller_is_threading() -> bool:
     return frame is not None and frame.f_code.co_filename == threading.__file__
 
 
-def _by_file(lines: set[tuple[str, int]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for file, line in sorted(lines):
-        found.setdefault(file, []).append(line)
-    return found
-
-
 def trace_this_interpreter() -> None:
     """Record the lines of a process that a test started; called by sitecustomize."""
     files, folder, test = (os.environ.get(name) for name in (FILES, FOLDER, TEST))
-    if not (files and folder and test):
-        return
-    tracer = Tracer(json.loads(files))
-    tracer.begin(test)
-    owner = os.getpid()
-
-    def write() -> None:
-        if os.getpid() == owner:
-            sys.settrace(None)
-            with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False) as file:
-                json.dump(tracer.result()["hits"], file)
-
-    atexit.register(write)
+    if files and folder and test:
+        Tracer(json.loads(files), folder, journal=True).begin(test)
 
 
-def collect(folder: str, hits: dict[str, dict[str, list[int]]]) -> None:
-    """Add what started interpreters have left in a folder."""
+def collect(folder: str, hits: Hits) -> None:
+    """Add what other processes have left in a folder; a last line cut short by a kill is passed over."""
     for name in os.listdir(folder):
-        with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
-            for test, files in json.load(file).items():
-                for path, lines in files.items():
-                    known = hits.setdefault(test, {}).setdefault(path, [])
-                    known.extend(set(lines) - set(known))
+        if name.endswith(".journal"):
+            with open(os.path.join(folder, name)) as file:
+                for line in file:
+                    with contextlib.suppress(ValueError):
+                        test, path, number = json.loads(line)
+                        hits.setdefault(test, {}).setdefault(path, []).append(number)

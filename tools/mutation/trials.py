@@ -35,6 +35,19 @@ _LEFT_OUT = shutil.ignore_patterns(
 )
 # The first tests run by themselves: most mutants end there, and collecting all files would cost more than they do.
 _FIRST = 25
+# Between the name of a suite and the id of a test.
+_MARK = "|"
+# A test of the unchanged tree may wait out its own time limit and fail by that.
+_UNCHANGED_LIMIT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests that are run in one way. Its name, which may be empty, stands before the ids of its tests."""
+
+    name: str
+    tests: Sequence[str]
+    arguments: Sequence[str] = ()
 
 
 @dataclass
@@ -42,12 +55,11 @@ class Settings:
     """What every trial has in common."""
 
     root: Path
-    tests: Sequence[str]
+    suites: Sequence[Suite]
     jobs: int = 2
     hang: float = 8.0
     budget: float = 60.0
-    memory: int = 8 << 30
-    arguments: Sequence[str] = ()
+    memory: int = 16 << 30
 
 
 @dataclass
@@ -69,7 +81,12 @@ class Reach:
     lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
     files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     wild: set[str] = field(default_factory=set)
-    broken: dict[str, str] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+
+    def add(self, test: str, file: str, lines: Iterable[int]) -> None:
+        self.files[file].add(test)
+        for line in lines:
+            self.lines[file, line].add(test)
 
     def tests_for(self, mutant: Mutant) -> set[str]:
         """The tests that may notice: those that run its lines, or any line of its file for one made at import."""
@@ -106,12 +123,12 @@ class Worker:
             text=True,
         )
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def ask(self, suite: Suite, files: Sequence[str], **request: Any) -> dict[str, Any]:
+        """Have pytest run in a child of the warm process; see `worker`."""
         assert self._process.stdin
         assert self._process.stdout
-        files = request.pop("files")
-        request["arguments"] = [*self.settings.arguments, f"--rootdir={self.tree}", *files]
-        request.update(hang=self.settings.hang, memory=self.settings.memory)
+        request["arguments"] = [*suite.arguments, f"--rootdir={self.tree}", *files]
+        request = {"hang": self.settings.hang, "memory": self.settings.memory, **request}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -152,30 +169,35 @@ class Trials:
             RuntimeError: They could not be run at all.
         """
         reach = Reach()
+        for suite in self.settings.suites:
+            self._reach_of(suite, list(files), reach)
+        return reach
+
+    def _reach_of(self, suite: Suite, files: Sequence[str], reach: Reach) -> None:
         worker = self._workers[0]
-        plain = worker.ask(files=self.settings.tests)
+        plain = worker.ask(suite, suite.tests, hang=_UNCHANGED_LIMIT_S)
         if plain["ended"] not in ("passed", "broken") or not plain["durations"]:
             raise RuntimeError(f"the tests do not run unchanged ({plain['ended']}): {plain['why']}\n{plain['log']}")
-        outcomes = plain["outcomes"]
-        reach.broken = {test: outcome for test, outcome in outcomes.items() if outcome == "failed"}
-        reach.seconds = {test: took for test, took in plain["durations"].items() if test not in outcomes}
+        for test, took in plain["durations"].items():
+            outcome = plain["outcomes"].get(test, "passed")
+            if outcome == "passed":
+                reach.seconds[_named(suite, test)] = took
+            elif outcome == "failed":
+                reach.broken.add(_named(suite, test))
         folder = tempfile.mkdtemp(dir=self._folder.name)
         traced = {str(worker.tree / file): file for file in files}
-        answer = worker.ask(files=self.settings.tests, trace_files=list(traced), trace_folder=folder)
-        result = Path(folder, "main.result")
+        request = {"trace_files": list(traced), "trace_folder": folder, "hang": _UNCHANGED_LIMIT_S}
+        answer = worker.ask(suite, suite.tests, **request)
+        result = Path(folder, "result.json")
         if not result.exists():
             raise RuntimeError(f"the traced run did not end ({answer['ended']}): {answer['why']}\n{answer['log']}")
         found = json.loads(result.read_text())
-        result.unlink()
         tracing.collect(folder, found["hits"])
-        reach.wild = set(found["wild"]) & set(reach.seconds)
+        reach.wild |= {_named(suite, test) for test in found["wild"]} & set(reach.seconds)
         for test, lines_by_file in found["hits"].items():
-            if test in reach.seconds:
+            if _named(suite, test) in reach.seconds:
                 for path, lines in lines_by_file.items():
-                    reach.files[traced[path]].add(test)
-                    for line in lines:
-                        reach.lines[traced[path], line].add(test)
-        return reach
+                    reach.add(_named(suite, test), traced[path], lines)
 
     def run(self, mutants: Sequence[Mutant], reach: Reach, report: Callable[[Verdict], None]) -> None:
         """Try each mutant on some worker; `report` is called on one thread at a time."""
@@ -214,23 +236,30 @@ class Trials:
         if not tests:
             return Verdict(mutant, "unreached")
         for stage in (tests[:_FIRST], tests[_FIRST:]):
-            if not stage:
-                continue
-            answer = worker.ask(
-                files=list(dict.fromkeys(test.partition("::")[0] for test in stage)),
-                path=str(worker.tree / mutant.file),
-                start=mutant.start,
-                end=mutant.end,
-                text=mutant.text,
-                tests=stage,
-                durations={test: reach.seconds[test] for test in stage},
-            )
-            if answer["ended"] != "passed":
-                test = answer["test"] or ""
-                known[test] += 1
-                how = answer["why"] or answer["log"].strip()[-200:]
-                return Verdict(mutant, "killed", f"{answer['ended']}: {how}", test, len(tests))
+            for suite in self.settings.suites:
+                wanted = [test.partition(_MARK)[2] for test in stage if test.partition(_MARK)[0] == suite.name]
+                if not wanted:
+                    continue
+                answer = worker.ask(
+                    suite,
+                    list(dict.fromkeys(test.partition("::")[0] for test in wanted)),
+                    path=str(worker.tree / mutant.file),
+                    start=mutant.start,
+                    end=mutant.end,
+                    text=mutant.text,
+                    tests=wanted,
+                    durations={test: reach.seconds[_named(suite, test)] for test in wanted},
+                )
+                if answer["ended"] != "passed":
+                    test = _named(suite, answer["test"] or "")
+                    known[test] += 1
+                    how = answer["why"] or answer["log"].strip()[-200:]
+                    return Verdict(mutant, "killed", f"{answer['ended']}: {how}", test, len(tests))
         return Verdict(mutant, "survived", tried=len(tests))
+
+
+def _named(suite: Suite, test: str) -> str:
+    return f"{suite.name}{_MARK}{test}"
 
 
 def _ordered(tests: set[str], reach: Reach, known: Counter[str], budget: float) -> list[str]:

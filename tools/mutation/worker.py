@@ -84,7 +84,9 @@ def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # a failure is enough: no shrinking
     )
     hypothesis.settings.load_profile("mutate")
-    tracer = tracing.Tracer(request["trace_files"]) if request.get("trace_files") else None
+    tracer = None
+    if request.get("trace_files"):
+        tracer = tracing.Tracer(request["trace_files"], request["trace_folder"])
     reporter = Reporter(pipe, request.get("tests"), tracer)
     if tracer:
         os.environ[tracing.FILES] = json.dumps(request["trace_files"])
@@ -98,8 +100,8 @@ def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
         reporter.tell(broken=f"{type(error).__name__}: {error}"[:300])
     if tracer:
         sys.settrace(None)
-        found = tracer.result()
-        Path(request["trace_folder"], "main.result").write_text(json.dumps(found))
+        found = {"hits": tracer.result(), "wild": sorted(tracer.wild)}
+        Path(request["trace_folder"], "result.json").write_text(json.dumps(found))
     reporter.tell(exit=code)
     os._exit(0)
 

@@ -76,7 +76,7 @@ class Below:
     def judge(self, result: Result) -> Verdict:
         """Compare with a fixed time."""
         mine = result.get(TIDEGATE, self.variant, self.condition)
-        value = mine.quantile(self.quantile) if mine else None
+        value = None if mine is None else mine.p50 if self.quantile == 0.5 else mine.quantile(self.quantile)
         where = " busy" if self.condition == "busy" else ""
         return _verdict(f"{where} p{self.quantile * 100:g} <= {self.limit_ns / 1e3:g} us".strip(), value, self.limit_ns)
 

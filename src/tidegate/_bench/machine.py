@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from importlib import metadata
 from typing import Any
 
@@ -32,6 +33,38 @@ def describe_versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     return versions
+
+
+class OtherWork:
+    """How much of the machine others took for the time of a `with` block.
+
+    A side that spins or hands over between threads changes its character when a core is taken away from it, by
+    factors of a hundred and not for all sides alike. So a run must be able to tell that this has happened.
+    """
+
+    cores: float | None = None
+    """Cores used by other processes, on average; None where the system does not tell."""
+
+    def __enter__(self) -> OtherWork:
+        self._start = _cpu_seconds()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        end = _cpu_seconds()
+        if self._start is not None and end is not None:
+            elapsed, others = (after - before for before, after in zip(self._start, end, strict=True))
+            self.cores = max(0.0, others / elapsed) if elapsed else None
+
+
+def _cpu_seconds() -> tuple[float, float] | None:
+    """Return the time now, and the processor time that was not ours so far, stolen time included."""
+    try:
+        with open("/proc/stat", encoding="utf-8") as lines:
+            ticks = [int(field) for field in lines.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # all but idle and waiting for disks
+    return time.monotonic(), busy - time.process_time()
 
 
 def _processor() -> str:

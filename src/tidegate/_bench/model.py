@@ -28,6 +28,10 @@ Side = Callable[["Contestants"], AbstractContextManager[Sampler]]
 """Prepares one side of a case, gives its sampler, and cleans up."""
 
 
+MOST_OTHERS = 0.15
+"""Cores that other processes may use before a case counts as disturbed."""
+
+
 class Missing(Exception):
     """A side that cannot take part. The text goes into the table."""
 
@@ -108,6 +112,13 @@ class Result:
     samples: dict[Key, Samples] = field(default_factory=dict)
     missing: dict[tuple[str, str], str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    others: float | None = None
+    """How many cores other processes used meanwhile, where the system tells."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others took so much of the machine that the verdicts mean little."""
+        return self.others is not None and self.others > MOST_OTHERS
 
     def get(self, side: str, variant: str = "", condition: Condition = "idle") -> Samples | None:
         """Return the samples of one line, or None."""

@@ -26,7 +26,10 @@ def make_table(results: Sequence[Result]) -> Table:
 
 
 def _rows(result: Result) -> Iterator[list[str]]:
-    verdicts = "\n".join(_show_verdict(goal.judge(result)) for goal in result.case.goals)
+    lines = [_show_verdict(goal.judge(result)) for goal in result.case.goals]
+    if result.disturbed:
+        lines.append(f"[yellow]disturbed: others used {result.others:.1f} cores[/]")
+    verdicts = "\n".join(lines)
     title = result.case.title
     for condition in result.case.conditions:
         for variant in result.case.sides:
@@ -65,10 +68,15 @@ def _show_verdict(verdict: Verdict) -> str:
     return f"{verdict.text}: {value} {word}"
 
 
-def count_verdicts(results: Sequence[Result]) -> tuple[int, int, int]:
-    """Return how many goals were met, missed and not measured."""
+def summarize(results: Sequence[Result]) -> str:
+    """Say how many goals were met, missed and not measured, and whether that can be trusted."""
     verdicts = [goal.judge(result).met for result in results for goal in result.case.goals]
-    return verdicts.count(True), verdicts.count(False), verdicts.count(None)
+    met, missed, unknown = (verdicts.count(outcome) for outcome in (True, False, None))
+    disturbed = sum(result.disturbed for result in results)
+    text = f"goals: {met} met, {missed} missed, {unknown} not measured"
+    if disturbed:
+        text += f"; {disturbed} of {len(results)} cases were disturbed by other processes: run again on an idle machine"
+    return text
 
 
 def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -79,6 +87,8 @@ def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
             "title": result.case.title,
             "unit": "nanoseconds per " + ("byte" if result.case.unit == "bandwidth" else "operation"),
             "results": [{**key._asdict(), **_numbers(samples)} for key, samples in result.samples.items()],
+            "cores_used_by_others": result.others,
+            "disturbed": result.disturbed,
             "missing": _reasons(result.missing),
             "failed": _reasons(result.failed),
             "goals": [vars(goal.judge(result)) for goal in result.case.goals],

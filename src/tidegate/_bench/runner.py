@@ -10,6 +10,7 @@ from time import perf_counter
 from . import awaits, bandwidth, crowds, executions, semaphores
 from .busy import busy_thread
 from .contestants import Contestants
+from .machine import OtherWork
 from .model import Case, Condition, Key, Missing, Result, Sampler, Samples
 
 LEAST_ROUNDS = 3
@@ -34,7 +35,7 @@ def run_case(case: Case, contestants: Contestants, *, seconds: float, advance: C
         advance: told after each round which share of the case is done.
     """
     result = Result(case)
-    with ExitStack() as stack:
+    with ExitStack() as stack, OtherWork() as other_work:
         samplers = _prepare(case, contestants, stack, result)
         for index, condition in enumerate(case.conditions):
 
@@ -43,6 +44,7 @@ def run_case(case: Case, contestants: Contestants, *, seconds: float, advance: C
 
             with _company(condition):
                 _measure(result, samplers, condition, seconds, report)
+    result.others = other_work.cores
     return result
 
 

@@ -20,6 +20,7 @@ from ..errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
+    SemaphoreFailedError,
     UnsupportedError,
 )
 from ..types import MemoryKind
@@ -27,8 +28,11 @@ from . import process
 from .host_wait import wait_all
 from .scheduling import waits_of
 from .thread_state import thread_state
+from .timeline import brief
 
 if TYPE_CHECKING:
+    import weakref
+
     from .device import Device
     from .submission import Submission
     from .view import BufferView
@@ -41,7 +45,20 @@ Bytes = npt.NDArray[np.uint8]
 class Memory:
     """What a buffer and its subspans share."""
 
-    __slots__ = ("closed", "device", "freed_by", "kind", "label", "last_write", "nbytes", "phase", "ready", "storage", "uses")
+    __slots__ = (
+        "closed",
+        "device",
+        "freed_by",
+        "kind",
+        "label",
+        "last_write",
+        "nbytes",
+        "phase",
+        "ready",
+        "storage",
+        "uses",
+        "write_error",
+    )
 
     def __init__(self, device: Device, nbytes: int, kind: MemoryKind, label: str) -> None:
         self.device = device
@@ -51,7 +68,9 @@ class Memory:
         self.storage: Storage | None = None
         self.phase = PENDING
         self.ready: Submission | None = None
-        self.last_write: Submission | None = None
+        # Weakly, because a held submission is owned by what it waits for alone (M12).
+        self.last_write: weakref.ref[Submission] | None = None
+        self.write_error: BaseException | None = None
         self.freed_by: object = None
         self.uses = 0
         self.closed = False
@@ -71,6 +90,10 @@ class Memory:
         if self.phase == PENDING:
             self.phase = FAILED
 
+    def pending_write(self) -> Submission | None:
+        """Return the last submitted write while it is not over."""
+        return None if self.last_write is None else self.last_write()
+
     def end_use(self) -> None:
         """A submission that used it is over."""
         self.uses -= 1
@@ -87,8 +110,9 @@ class Memory:
         """Raise if no new work may name this memory."""
         if self.closed:
             raise ClosedError(f"{self.describe()} is closed")
-        if self.phase == FREED or self.phase == FAILED:
-            raise FailedPreconditionError(f"{self.describe()} is {self.phase}")
+        # Not where its allocation failed: whether that is known by now depends on timing, and the work will fail.
+        if self.phase == FREED:
+            raise FailedPreconditionError(f"{self.describe()} is freed")
 
 
 class FreeRequest:
@@ -258,13 +282,14 @@ class Buffer:
         memory.device._refuse_closed()
         memory.refuse_unusable()
         if wait is ...:
-            inside = thread_state.running or thread_state.host_call_device is not None
-            last = None if inside else memory.last_write
+            if thread_state.running or thread_state.host_call_device is not None:
+                return
+            last = memory.pending_write()
             if last is not None:
                 last.wait(timeout)
-            elif memory.storage is None and not inside and memory.freed_by is None and memory.ready is not None:
-                if not memory.ready.done:
-                    raise FailedPreconditionError(f"{memory.describe()} has no storage: it is {memory.phase}")
+            if memory.write_error is not None:
+                text = f"{memory.describe()}: the last write to it failed: {brief(memory.write_error)}"
+                raise SemaphoreFailedError(text) from memory.write_error
         else:
             _wait_for(wait, timeout)
 

@@ -164,10 +164,10 @@ class Device:
         Raises:
             InvalidArgumentError: an unknown kind; the message lists the known ones.
         """
+        self._refuse_closed()
         found = self._queues.get((kind, priority))
         if found is not None:
             return found
-        self._refuse_closed()
         kinds = self._driver.queue_kinds
         if kind not in kinds:
             raise InvalidArgumentError(f"{self.describe()} has no queue {kind!r}: it has {', '.join(kinds)}")
@@ -357,6 +357,11 @@ class Device:
     def _closed_error(self, submission: Submission) -> Exception:
         return ClosedError(f"{submission._kind} on {submission._queue.describe()}: the device is closed")
 
+    def _forked_error(self, submission: Submission) -> Exception:
+        return FailedPreconditionError(
+            f"{submission._kind} on {submission._queue.describe()}: the device was opened before this process was forked"
+        )
+
     def _refuse_closed(self) -> None:
         process.refuse_forked(self._process, self.describe())
         if self._lost is not None:
@@ -384,16 +389,19 @@ class Device:
         host_pool.run(partial(_host_task, submission, work), submission)
 
     def _put_off(self, submission: Submission) -> None:
-        """The driver said "not now": keep it, and have somebody tell when there is room."""
+        """The driver said "not now": keep it, and try again when something has ended."""
         with core_lock:
             self._backlog.append(submission)
             self._attention = True
+        # Whatever made the driver refuse may have ended before this stood in the backlog.
+        self._after_retirement()
+
+    def _arm_for_room(self) -> None:
+        """Have the devices tell when they are half done with what they have, so that they never run dry."""
         for timeline in tuple(self._poller.timelines):
-            in_flight = timeline.in_flight
-            if in_flight:
-                arm_submission(in_flight[len(in_flight) // 2])  # type: ignore[arg-type]
-        if not self._issued:
-            self._after_retirement()
+            in_flight = tuple(timeline.in_flight)
+            for ticket in in_flight[len(in_flight) // 2 :: max(1, len(in_flight) - 1 - len(in_flight) // 2)]:
+                arm_submission(ticket)  # type: ignore[arg-type]
 
     def _starve(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """There was no memory for it (M22)."""
@@ -409,6 +417,7 @@ class Device:
             if submission._stage != RETIRED and not _issue(submission, ()):
                 with core_lock:
                     self._backlog.appendleft(submission)
+                self._arm_for_room()
                 break
         self._starvation.retry()
         with core_lock:
@@ -482,6 +491,8 @@ def _close_dropped(driver: DriverDevice, poller: _Poller, uri: str) -> None:
 
 
 def _forget_in_child() -> None:
+    for device in open_devices():
+        device._refusal = device._forked_error
     _open_devices.clear()
 
 

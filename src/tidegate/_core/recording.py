@@ -222,8 +222,11 @@ class CommandBuffer:
     def group(self, name: str) -> Iterator[None]:
         """Name the commands recorded inside, for traces and errors."""
         self.begin_group(name)
-        yield
-        self.end_group()
+        try:
+            yield
+        finally:
+            if self._state == "recording":
+                self.end_group()
 
     # How they are taken in -----------------------------------------------------------------------------------------
 
@@ -315,7 +318,7 @@ def _check_bound(work: Work, table: Sequence[Any]) -> None:
         checked_fill(work.target.bind(table), work.pattern)
     elif isinstance(work, Copy) and (isinstance(work.source, SlotSpan) or isinstance(work.target, SlotSpan)):
         source, target = work.source.bind(table), work.target.bind(table)
-        if source.nbytes != target.nbytes:
+        if source.nbytes > target.nbytes:
             raise OutOfRangeError(f"copy: {source.nbytes} bytes of source do not fit {target.nbytes} bytes of target")
         checked_copy(source, target)
     elif isinstance(work, DispatchIndirect) and isinstance(work.counts, SlotSpan):

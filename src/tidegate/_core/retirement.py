@@ -10,7 +10,7 @@ from .background import reaper
 from .lock import core_lock
 from .submission import FINISHING, RETIRED, Submission, _Unseen
 from .thread_state import Firing, drain, hand_over, thread_state
-from .timeline import fail_locked, forget_frames, raise_locked, remove_waiter_locked, settle_locked
+from .timeline import collect_locked, fail_locked, forget_frames, raise_locked, remove_waiter_locked, settle_locked
 
 if TYPE_CHECKING:
     from ..driver import EpochTimeline
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def retire(submission: Submission, error: BaseException | None = None) -> None:
     """End a submission. The first call decides; calling again completes what an interrupt cut short."""
     out = thread_state.queue
-    if error is None:
-        error = submission._doom
-    if error is not None:
-        forget_frames(error)
-        work = submission._work
-        if work is not None and work.on_failure is not None:
-            work.on_failure(error)
     try:
+        if error is None:
+            error = submission._doom
+        if error is not None:
+            forget_frames(error)
+            work = submission._work
+            if work is not None and work.on_failure is not None:
+                work.on_failure(error)
         with core_lock:
             if submission._stage == RETIRED:
                 return
@@ -35,23 +35,27 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
                 submission._stage = FINISHING
             _end_locked(submission, out)
             submission._stage = RETIRED
+        _let_go(submission)
+        drain()
     except BaseException:
         submission._again = True
-        reaper.ensure()
         reaper.leave(retire, submission, error)
         hand_over(out)
         raise
-    # Outside of the lock: what was kept may have finalizers.
+
+
+def _let_go(submission: Submission) -> None:
+    """Release what was kept; outside of the lock, for it may have finalizers."""
     submission._work = None
+    submission._signals = ()
     submission._writes = ()
+    submission._promised = ()
     touched, submission._touches = submission._touches, ()
     for memory in touched:
         memory.end_use()
-    submission._promised = ()
     device = submission._device
     if device._attention:
         device._after_retirement()
-    drain()
 
 
 def _end_locked(submission: Submission, out: deque[Firing]) -> None:
@@ -65,9 +69,9 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
     for point in submission._signals:
         _signal_locked(submission, point._state, point.value, error, out)
     for memory in submission._writes:
-        # After a failed write a host read shall fail too, so that one stays.
-        if error is None and memory.last_write is submission:
+        if memory.last_write is not None and memory.last_write() is submission:
             memory.last_write = None
+            memory.write_error = error  # a host read after it fails too
     completion = submission._completion
     if completion is not None:
         _signal_locked(submission, completion, 1, error, out)
@@ -91,7 +95,9 @@ def _signal_locked(  # type: ignore[no-untyped-def]
     elif state.failure is None:
         if state.payload < value:
             raise_locked(state, value, out)
-        elif not (submission._again and state.payload == value):
+        elif submission._again and state.payload == value:
+            collect_locked(state, out)  # raised before the interrupt, which left waiters behind
+        else:
             fail_locked(state, _overtaken(submission, state.describe(), state.payload, value), out)
     del state.claims[value]
     settle_locked(state)

@@ -10,6 +10,7 @@ The record exists before the first driver call. From then on a BaseException fai
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from .lock import core_lock
 from .process import refuse_forked
 from .retirement import retire
 from .submission import HELD, ISSUED, READY, RETIRED, Submission
-from .thread_state import drain, thread_state
+from .thread_state import drain, hand_over, thread_state
 from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked, settle_locked
 from .timepoint import Timepoint
 
@@ -96,11 +97,12 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
             launch(submission)
         else:
             _hold(submission)
+        drain()
     except BaseException as error:
         if submission._stage != HELD or submission._pending is not None:
             _give_up(submission, error)
+        hand_over(thread_state.queue)
         raise
-    drain()
     return submission
 
 
@@ -186,8 +188,11 @@ def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Ti
 def _note_uses(submission: Submission) -> None:
     for memory in submission._touches:
         memory.uses += 1
-    for memory in submission._writes:
-        memory.last_write = submission
+    if submission._writes:
+        last = weakref.ref(submission)
+        for memory in submission._writes:
+            memory.last_write = last
+            memory.write_error = None
 
 
 def _claim_refused(submission: Submission, point: Timepoint) -> InvalidArgumentError:
@@ -390,6 +395,7 @@ def _give_up(submission: Submission, error: BaseException) -> None:
 
 def abort(submission: Submission, error: AbortedError) -> bool:
     """Fail a submission that is still held. False: it is not, or no longer."""
+    refuse_forked(submission._device._process, submission.describe())
     with core_lock:
         if submission._stage != HELD or submission._queued or submission._pending is None:
             return False

@@ -11,10 +11,10 @@ from .background import reaper, report_unraisable
 from .host_wait import target_of
 from .lock import core_lock
 from .process import refuse_forked
-from .thread_state import Firing, drain, thread_state
+from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked
 
-Call = Callable[["BaseException | None"], object]
+Arguments = Callable[["BaseException | None"], tuple[Any, ...]]
 
 _ARMED, _DUE, _OVER, _CANCELLED = range(4)
 
@@ -22,15 +22,17 @@ _ARMED, _DUE, _OVER, _CANCELLED = range(4)
 class Subscription:
     """A registered callback."""
 
-    __slots__ = ("_call", "_error", "_phase", "_source", "_state", "_value")
+    __slots__ = ("_arguments", "_error", "_function", "_phase", "_state", "_value")
 
     is_work = False
 
-    def __init__(self, state: TimelineState, value: int, call: Call, source: object) -> None:
+    def __init__(
+        self, state: TimelineState, value: int, function: Callable[..., object], arguments: Arguments
+    ) -> None:
         self._state = state
         self._value = value
-        self._call: Call | None = call
-        self._source = source
+        self._function: Callable[..., object] | None = function
+        self._arguments: Arguments | None = arguments
         self._error: BaseException | None = None
         self._phase = _ARMED
 
@@ -45,20 +47,23 @@ class Subscription:
         """Call, once. What the callback raises goes to `sys.unraisablehook` and harms nobody."""
         if self._phase != _DUE:
             return
+        function, arguments = self._function, self._arguments
+        assert function is not None
+        assert arguments is not None
+        given = arguments(self._error)
+        # No call between this and the user's function: an interrupt comes before both, or into the function.
         self._phase = _OVER
-        call, source = self._call, self._source
-        self._call = self._source = None
-        assert call is not None
         try:
-            call(self._error)
+            function(*given)
         except Exception as error:
-            report_unraisable(error, source)
+            report_unraisable(error, function)
+        self._function = self._arguments = None
 
     def cancel(self) -> bool:
         """Take the callback back. True: it was not called and never will be."""
         if self._phase == _ARMED:
             self._phase = _CANCELLED  # no call between test and store: a finalizer may be the caller
-            self._call = self._source = None
+            self._function = self._arguments = None
             if core_lock._is_owned():  # type: ignore[attr-defined]
                 reaper.leave(self._unregister)
             else:
@@ -71,22 +76,31 @@ class Subscription:
             remove_waiter_locked(self._state, self._value, self)
 
 
-def subscribe(state: TimelineState, value: int, call: Call, source: object) -> Subscription:
-    """Have `call(error)` called when a timeline reaches `value` (error None) or fails."""
+def subscribe(state: TimelineState, value: int, function: Callable[..., object], arguments: Arguments) -> Subscription:
+    """Have `function(*arguments(error))` called when a timeline reaches `value` (error None) or fails."""
     refuse_forked(state.process, state.describe())
     reaper.ensure()
-    subscription = Subscription(state, value, call, source)
-    with core_lock:
-        if not add_waiter_locked(state, value, subscription):
-            error = None if state.payload >= value else state.failure
-            subscription.due(state, error, thread_state.queue)
-    if state.claims:
-        arm(state)
-    drain()
+    subscription = Subscription(state, value, function, arguments)
+    out = thread_state.queue
+    try:
+        with core_lock:
+            if not add_waiter_locked(state, value, subscription):
+                subscription.due(state, None if state.payload >= value else state.failure, out)
+        if state.claims:
+            arm(state)
+        drain()
+    except BaseException:
+        subscription.cancel()
+        hand_over(out)
+        raise
     return subscription
 
 
 def when_over(point: Any, function: Callable[[], object]) -> Subscription:
     """Have `function()` called when a timepoint or submission is over, well or not."""
     state, value = target_of(point, "when_over")
-    return subscribe(state, value, lambda _error: function(), function)
+    return subscribe(state, value, function, _no_arguments)
+
+
+def _no_arguments(_error: BaseException | None) -> tuple[Any, ...]:
+    return ()

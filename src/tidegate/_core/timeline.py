@@ -196,13 +196,13 @@ def advance(semaphore: Semaphore, value: Any) -> None:
                 raise
             raise_locked(state, value, out)
             settle_locked(state)
+        drain()
     except TidegateError:
         raise
     except BaseException:
         reaper.leave(finish, state)
         hand_over(out)
         raise
-    drain()
 
 
 def fail(state: TimelineState, error: BaseException) -> None:
@@ -216,11 +216,11 @@ def fail(state: TimelineState, error: BaseException) -> None:
         with core_lock:
             state.busy = True
             fail_locked(state, error, out)
+        drain()
     except BaseException:
         reaper.leave(finish, state)
         hand_over(out)
         raise
-    drain()
 
 
 def finish(state: TimelineState) -> None:

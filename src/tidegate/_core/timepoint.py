@@ -78,11 +78,11 @@ class Timepoint:
             raise TypeError(f"add_callback takes a function, not {type(function).__name__}")
         state, value = self._state, self.value
 
-        def call(error: BaseException | None) -> None:
+        def arguments(error: BaseException | None) -> tuple[Timepoint, Outcome, BaseException | None]:
             # The waiter holds the state, not the semaphore (M12): the timepoint is made anew.
             from .semaphore import Semaphore
 
             outcome = Outcome.REACHED if error is None else Outcome.FAILED
-            function(Timepoint(Semaphore._over(state), value), outcome, error)
+            return Timepoint(Semaphore._over(state), value), outcome, error
 
-        return subscribe(state, value, call, function)
+        return subscribe(state, value, function, arguments)

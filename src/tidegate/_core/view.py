@@ -39,7 +39,7 @@ class BufferView:
     def ready(self) -> Submission | None:
         """What the contents wait for: the last submitted write, else the allocation; None if nothing is open."""
         memory = self.buffer._memory
-        return memory.last_write or memory.ready
+        return memory.pending_write() or memory.ready
 
     def _array(self, *, writable: bool = True) -> npt.NDArray[Any]:
         flat = self.buffer._host_bytes(writable=writable)

@@ -1,7 +1,8 @@
 """The commands and what becomes of errors.
 
 Each command imports what it needs when it runs, so that `tidegate --help` stays quick. Wrong use and errors of ours
-are told in one line, without a traceback; anything else is a bug, and shows one.
+(and of the system: no memory, no file) are told in one line, without a traceback; anything else is a bug, and shows
+one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from tidegate.errors import TidegateError
 
-        if not isinstance(error, TidegateError | MemoryError):
+        if not isinstance(error, TidegateError | MemoryError | OSError):
             raise
         _say(_one_line(error))
         return 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._wrong_use import wrong_use
+from ._wrong_use import writable_file, wrong_use
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,12 @@ QUICK_SECONDS, FULL_SECONDS = 0.6, 6.0
 @click.command()
 @click.option("--device", metavar="URI", help="Which device; default: the best one present.")
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Write all numbers."
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, writable=True),
+    callback=writable_file,
+    metavar="FILE",
+    help="Write all numbers.",
 )
 @click.option("--quick", is_flag=True, help="Fewer rounds and smaller crowds, in less than a minute.")
 @click.option("--case", "names", multiple=True, metavar="NAME", help="Only this case; may be given more than once.")
@@ -37,9 +42,10 @@ def bench(device: str | None, json_file: str | None, quick: bool, names: tuple[s
     cases = _choose(runner.all_cases(quick), names)
     results = _run(cases, device, FULL_SECONDS if not quick else QUICK_SECONDS)
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 140)  # a file has room for the table
     console.print(report.make_table(results))
-    met, missed, unknown = report.count_verdicts(results)
-    console.print(f"goals: {met} met, {missed} missed, {unknown} not measured")
+    console.print(report.summarize(results))
     if json_file:
         _write(Path(json_file), results, quick)
     return _tell_failures(console, results)

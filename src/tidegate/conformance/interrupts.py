@@ -2,6 +2,7 @@
 
 `interrupted_at(n)` raises KeyboardInterrupt at the n-th place inside the Tidegate package where CPython would really
 run a signal handler. A test repeats an operation with n = 1, 2, 3, ... until it comes through uninterrupted.
+`Striker` sends real signals, at random.
 
 **Where CPython looks for signals.** Not between any two instructions: only where the evaluation loop checks its
 "eval breaker". In CPython 3.11 to 3.13 that is
@@ -22,23 +23,29 @@ of the same frame. An exception from the trace function counts as raised by B, i
 where A is the last instruction that a `try` or `with` covers and B the first outside: raising at B would skip an
 `__exit__` that CPython never skips, so these places are left out.
 
+Finalizers are left out: what interrupts a `__del__` can only be reported, and nothing that it could do would help.
 A Python function outside the package (`threading.Event.set`, say) counts as C code: its inner checks are not taken one
 by one, the last of them has the same effect as one after the call.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
 
 import tidegate
+
+from .threads import background
 
 _PACKAGE = os.path.dirname(os.path.abspath(tidegate.__file__)) + os.sep
 _TESTS = (os.path.join(_PACKAGE, "conformance") + os.sep, os.path.join(_PACKAGE, "testing") + os.sep)
@@ -75,9 +82,8 @@ def interrupted_at(step: int) -> Iterator[Interruption]:
     """
     interruption = Interruption(step)
     places = _Places(interruption)
-    watch = _watched_by_monitoring if sys.version_info >= (3, 12) else _watched_by_trace
     try:
-        with watch(places):
+        with _watched(places):
             yield interruption
     except KeyboardInterrupt as error:
         if error is not places.interrupt:
@@ -94,11 +100,21 @@ class _Places:
         self.interrupt = KeyboardInterrupt()
 
     def passed(self, frame: FrameType) -> None:
+        if _in_finalizer(frame):
+            return
         self._left -= 1
         if self._left == 0:
             code = frame.f_code
             self._interruption.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
             raise self.interrupt
+
+
+def _in_finalizer(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @cache
@@ -108,6 +124,60 @@ def is_inside(code: CodeType) -> bool:
     return path.startswith(_PACKAGE) and not path.startswith(_TESTS)
 
 
+# Real signals -------------------------------------------------------------------------------------------------------
+
+
+class Striker:
+    """Sends the main thread real signals, one after the other, each as soon as the one before has been handled.
+
+    A context manager. The handler gets the frame that was struck and may raise.
+
+    One that strikes just before the thread goes to sleep in a lock may find nobody awake to handle it: that is so
+    with every lock of CPython, and the next one helps.
+    """
+
+    def __init__(self, number: signal.Signals, handler: Callable[[FrameType | None], None]) -> None:
+        self._number = number
+        self._handler = handler
+        # Its put may be interrupted by itself, so a signal handler may call it.
+        self._handled: SimpleQueue[None] = SimpleQueue()
+        self._stop = threading.Event()
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(self._number, self._handle)
+        self._thread = background(self._strike)
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._handled.put(None)
+        self._thread.result()
+        signal.signal(self._number, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        try:
+            if not self._stop.is_set():
+                self._handler(frame)
+        finally:
+            self._handled.put(None)
+
+    def _strike(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._stop.is_set():
+            signal.pthread_kill(main, self._number)
+            with contextlib.suppress(Empty):
+                self._handled.get(timeout=0.1)
+
+
+def inside_tidegate(frame: FrameType | None) -> bool:
+    """Whether a signal has struck while the core was at work."""
+    while frame is not None:
+        if is_inside(frame.f_code):
+            return True
+        frame = frame.f_back
+    return False
+
+
 # Python 3.12 and later ----------------------------------------------------------------------------------------------
 
 if sys.version_info >= (3, 12):
@@ -115,7 +185,7 @@ if sys.version_info >= (3, 12):
     _events = _monitoring.events
 
     @contextmanager
-    def _watched_by_monitoring(places: _Places) -> Iterator[None]:
+    def _watched(places: _Places) -> Iterator[None]:
         thread = threading.get_ident()
         tool = next(number for number in range(6) if _monitoring.get_tool(number) is None)
 
@@ -187,15 +257,16 @@ if sys.version_info >= (3, 12):
 
 _CALLS = frozenset({"CALL", "CALL_FUNCTION_EX"})
 
+if sys.version_info < (3, 12):
 
-@contextmanager
-def _watched_by_trace(places: _Places) -> Iterator[None]:
-    before = sys.gettrace()
-    sys.settrace(_Tracer(places).enter)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
+    @contextmanager
+    def _watched(places: _Places) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(_Tracer(places).enter)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
 
 
 class _Tracer:

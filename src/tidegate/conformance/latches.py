@@ -24,6 +24,9 @@ import tidegate as tg
 #: The limit of every blocking call in the suite, in seconds: far above what a loaded machine needs.
 LIMIT = 30.0
 
+#: How long a latch stays closed at most: longer than that, so that a wait stuck behind one fails first, and explains.
+LATCH_LIMIT = 2 * LIMIT
+
 #: Submits work to a queue that runs until the latch is open; takes the latch, the queue, and wait= and signal=.
 Blocker = Callable[["Latch", tg.Queue, Any, Any], tg.Submission]
 
@@ -81,8 +84,8 @@ class Latch:
     def pass_through(self) -> None:
         """What the work does: say that it is there, then wait until the latch is open."""
         self._arrived.set()
-        if not self._opened.wait(LIMIT):
-            raise LatchTimeoutError(f"the latch was not opened within {LIMIT:g} s")
+        if not self._opened.wait(LATCH_LIMIT):
+            raise LatchTimeoutError(f"the latch was not opened within {LATCH_LIMIT:g} s")
 
 
 def block_by_python_kernel(latch: Latch, queue: tg.Queue, wait: Any, signal: Any) -> tg.Submission:

@@ -119,7 +119,9 @@ def cpu_one_worker() -> Subject:
 
 def streams() -> Subject:
     """In-order streams, epochs, promises and memory the host cannot map, as a GPU has them, run by the CPU."""
-    importlib.import_module("tidegate.testing.streams")
+    from tidegate.testing import register_streams
+
+    register_streams()
     return Subject(
         "streams",
         "streams",

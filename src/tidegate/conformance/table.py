@@ -64,7 +64,6 @@ RULES: Mapping[str, str] = {
 
 #: Rules that no test of the suite can prove, and why.
 NOT_PROVED_HERE: Mapping[str, str] = {
-    "M2": "what reaches a device word cannot be seen through public names; each driver's own tests show it",
     "M39": "what a call restores (a current context, say) is particular to a driver, and so are the tests",
 }
 

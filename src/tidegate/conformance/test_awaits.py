@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -259,7 +260,7 @@ def test_an_await_may_be_cancelled_just_when_it_is_signalled(loop: Loop, unraisa
     async def main() -> None:
         for _ in range(20):
             sem = tg.Semaphore()
-            await loop.give_up(lambda sem=sem: _awaited(sem.at(1)), meanwhile=lambda sem=sem: sem.signal(1))
+            await loop.give_up(partial(_awaited, sem.at(1)), meanwhile=partial(sem.signal, 1))
             await sem.at(1)
 
     loop.run(main)

@@ -1,5 +1,7 @@
 """Command buffers: recorded once, run as often as one likes, in the order their barriers and edges give."""
 
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from types import ModuleType
 
@@ -30,6 +32,15 @@ def assert_still_claimable(queue: tg.Queue, point: tg.Timepoint) -> None:
     assert not point.reached
     assert point.semaphore.failure is None
     queue.barrier(signal=point).wait(LIMIT)
+
+
+@pytest.fixture
+def frantic_switching() -> Iterator[None]:
+    """Threads take turns as often as they can, so that a step that is not one shows."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 class Stop(Exception):
@@ -194,6 +205,7 @@ def test_a_one_shot_command_buffer_runs_once(device: tg.Device, queue: tg.Queue)
     assert set(contents(buffer).tolist()) == {1}
 
 
+@pytest.mark.usefixtures("frantic_switching")
 @pytest.mark.rules("M29", "M38")
 def test_of_many_threads_that_execute_a_one_shot_command_buffer_one_succeeds(
     device: tg.Device, queue: tg.Queue

@@ -17,7 +17,7 @@ from tidegate.testing import lose_device
 
 from .latches import LIMIT, Latch
 from .subjects import Subject
-from .threads import background
+from .threads import Background, background
 
 pytestmark = pytest.mark.rules("M35")
 
@@ -152,7 +152,8 @@ def test_close_aborts_what_waits_for_something_else(open_device: Callable[..., t
     closing = background(device.close, LIMIT)
     latch.open()
     closing.result()
-    for point in (alone, mixed, behind, *(end.at(1) for end in ends)):
+    points: list[tg.Timepoint | tg.Submission] = [alone, mixed, behind, *(end.at(1) for end in ends)]
+    for point in points:
         assert isinstance(failure_of(point), tg.AbortedError)
     assert ran == []
     assert (gate.value, gate.failure) == (0, None)
@@ -173,7 +174,11 @@ def test_close_wakes_threads_that_wait_for_what_is_aborted(open_device: Callable
     device = open_device()
     gate, end = tg.Semaphore(), tg.Semaphore()
     work = device.queue().barrier(wait=gate.at(1), signal=end.at(1))
-    waiters = [background(work.wait, LIMIT), background(end.wait, 1, LIMIT), background(tg.wait_any, [work], LIMIT)]
+    waiters: list[Background[Any]] = [
+        background(work.wait, LIMIT),
+        background(end.wait, 1, LIMIT),
+        background(tg.wait_any, [work], LIMIT),
+    ]
     device.close(timeout=LIMIT)
     for waiter in waiters:
         error = waiter.error()

@@ -6,10 +6,14 @@ no lock is held (another thread can signal, submit and wait), what was claimed e
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,7 @@ import pytest
 
 import tidegate as tg
 
-from .interrupts import Interruption, interrupted_at
+from .interrupts import Interruption, Striker, inside_tidegate, interrupted_at
 from .latches import LIMIT
 from .threads import background
 
@@ -78,8 +82,8 @@ def assert_no_lock_is_held(queue: tg.Queue) -> None:
     background(uses).result()
 
 
-def assert_it_ends(point: tg.Timepoint, what: Interruption) -> str:
-    """A claimed point is reached or failed; anything else is a lost signal."""
+def assert_it_ends(point: tg.Timepoint | tg.Submission, what: Interruption) -> str:
+    """What was claimed is reached or failed (the work that was being issued fails); anything else is a lost signal."""
     try:
         point.wait(timeout=LIMIT)
     except tg.SemaphoreFailedError:
@@ -163,7 +167,8 @@ def test_a_signal_takes_effect_for_every_waiter_or_not_at_all(queue: tg.Queue) -
         assert sem.value == 3
         assert [one.once() for one in told] == [tg.Outcome.REACHED] * 4
         waiter.result()
-        tg.wait_all(works, timeout=LIMIT)
+        for work in works:
+            assert_it_ends(work, what)
         assert_no_lock_is_held(queue)
         return what
 
@@ -374,3 +379,41 @@ def test_the_interrupt_comes_out_of_the_call(queue: tg.Queue) -> None:
 
     at_every_step(attempt)
     assert swallowed == []
+
+
+@pytest.mark.rules("M19", "M38")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to a thread")
+def test_real_signals_at_random_lose_nothing(queue: tg.Queue, switch_often: None) -> None:
+    armed = False
+
+    def interrupt(frame: FrameType | None) -> None:
+        if armed and inside_tidegate(frame):
+            raise KeyboardInterrupt
+
+    def interruptible(call: Callable[[], object]) -> None:
+        nonlocal armed
+        armed = True
+        try:
+            call()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            armed = False
+
+    rounds = []
+    with Striker(signal.SIGINT, interrupt):
+        for _ in range(500):
+            gate, end = tg.Semaphore(), tg.Semaphore()
+            rounds.append((gate, end))
+            interruptible(partial(queue.host_call, int, wait=gate.at(1), signal=end.at(1)))
+            interruptible(partial(queue.barrier, wait=end.at(1), signal=end.at(2)))
+            interruptible(partial(gate.signal, 1))
+    for gate, end in rounds:
+        for value in (1, 2):
+            with contextlib.suppress(tg.InvalidArgumentError):  # it is claimed
+                queue.barrier(wait=gate.at(1), signal=end.at(value))
+        with contextlib.suppress(tg.InvalidArgumentError):  # it is signalled
+            gate.signal(1)
+        with contextlib.suppress(tg.SemaphoreFailedError):
+            end.wait(2, timeout=LIMIT)
+    assert_no_lock_is_held(queue)

@@ -1,7 +1,9 @@
 """Allocating and freeing in queue order, memory kinds, pools and budgets."""
 
 import gc
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from .subjects import Subject
 
 MIB = 2**20
 
+MemoryKind = Literal["device", "host", "shared"]
+
 pytestmark = pytest.mark.rules("M22")
 
 
@@ -21,6 +25,21 @@ def assert_fails_with(submission: tg.Submission, kind: type[BaseException]) -> N
         submission.wait(LIMIT)
     assert isinstance(caught.value.__cause__, kind)
     assert isinstance(submission.error, kind)
+
+
+def ready(buffer: tg.Buffer) -> tg.Submission:
+    """The submission that commits a queue-ordered buffer."""
+    assert buffer.ready is not None
+    return buffer.ready
+
+
+@pytest.fixture
+def frantic_switching() -> Iterator[None]:
+    """Threads take turns as often as they can, so that a step that is not one shows."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -37,7 +56,7 @@ def test_an_allocation_is_usable_once_it_is_ready(device: tg.Device, queue: tg.Q
     done = tg.Semaphore()
     buffer = queue.allocate(1000, signal=done.at(1))
     done.wait(1, LIMIT)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     queue.fill(buffer, 7).wait(LIMIT)
     assert buffer.read(timeout=LIMIT) == b"\x07" * 1000
 
@@ -46,7 +65,7 @@ def test_an_allocation_tells_all_about_itself_before_it_has_storage(device: tg.D
     gate = tg.Semaphore()
     for memory in ("device", "host", "shared"):
         buffer = queue.allocate(1234, memory=memory, label=f"a {memory} buffer", wait=gate.at(1))
-        assert not buffer.ready.done
+        assert not ready(buffer).done
         assert buffer.nbytes == 1234
         assert buffer.memory == memory
         assert buffer.device is device
@@ -54,7 +73,7 @@ def test_an_allocation_tells_all_about_itself_before_it_has_storage(device: tg.D
         assert f"a {memory} buffer" in repr(buffer)
         assert buffer.subspan(200, 34).nbytes == 34
         assert buffer.view(np.uint16).shape == (617,)
-        assert buffer.ready.cancel()
+        assert ready(buffer).cancel()
 
 
 @pytest.mark.needs("work")
@@ -65,11 +84,11 @@ def test_an_allocation_with_an_unmet_wait_returns_at_once_and_its_signal_waits(
     gate, done = tg.Semaphore(), tg.Semaphore()
     buffer = queue.allocate(64, wait=gate.at(1), signal=done.at(1))
     queue.barrier().wait(LIMIT)
-    assert not buffer.ready.done
+    assert not ready(buffer).done
     assert done.value == 0
     gate.signal(1)
     done.wait(1, LIMIT)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     queue.fill(buffer, 1).wait(LIMIT)
     assert buffer.read(timeout=LIMIT) == b"\x01" * 64
 
@@ -92,7 +111,7 @@ def test_host_access_before_the_storage_is_committed_is_refused(device: tg.Devic
     with pytest.raises(tg.FailedPreconditionError):
         np.asarray(buffer.view(np.uint8))
     gate.signal(1)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     buffer.write(b"now it goes".ljust(64))
     assert buffer.read(timeout=LIMIT) == b"now it goes".ljust(64)
 
@@ -106,7 +125,7 @@ def test_an_allocation_whose_wait_fails_gives_no_storage_and_fails_what_follows_
     filled = queue.fill(buffer, 1, wait=buffer.ready)
     error = ValueError("no gate")
     gate.fail(error)
-    for submission in (buffer.ready, filled):
+    for submission in (ready(buffer), filled):
         with pytest.raises(tg.SemaphoreFailedError) as caught:
             submission.wait(LIMIT)
         assert caught.value.__cause__ is error
@@ -119,7 +138,7 @@ def test_a_held_allocation_can_be_cancelled(device: tg.Device, queue: tg.Queue) 
     gate, done = tg.Semaphore(), tg.Semaphore()
     before = device.statistics().allocated_bytes
     buffer = queue.allocate(MIB, wait=gate.at(1), signal=done.at(1))
-    assert buffer.ready.cancel()
+    assert ready(buffer).cancel()
     assert isinstance(done.failure, tg.AbortedError)
     gate.signal(1)
     queue.barrier().wait(LIMIT)
@@ -131,7 +150,7 @@ def test_a_held_allocation_can_be_cancelled(device: tg.Device, queue: tg.Queue) 
 def test_an_unknown_memory_kind_is_refused_and_the_known_ones_are_named(device: tg.Device, queue: tg.Queue) -> None:
     for allocate in (queue.allocate, device.allocate):
         with pytest.raises(tg.InvalidArgumentError, match=r"device.*host.*shared"):
-            allocate(16, memory="attic")
+            allocate(16, memory="attic")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nbytes", [-1, -(2**40)])
@@ -148,7 +167,7 @@ def test_a_negative_size_is_refused(device: tg.Device, queue: tg.Queue, nbytes: 
 @pytest.mark.rules("M22", "M23", "M27")
 def test_a_zero_size_buffer_lives_like_any_other(device: tg.Device, queue: tg.Queue) -> None:
     buffer = queue.allocate(0)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     queue.fill(buffer, 1).wait(LIMIT)
     assert buffer.nbytes == 0
     assert buffer.read(timeout=LIMIT) == b""
@@ -212,11 +231,12 @@ def test_a_free_takes_effect_when_its_wait_is_met_and_not_before(device: tg.Devi
     assert device.statistics().allocated_bytes < allocated
 
 
+@pytest.mark.needs("work")
 @pytest.mark.rules("M16", "M23")
 def test_held_work_that_comes_after_the_free_in_time_fails(device: tg.Device, queue: tg.Queue) -> None:
     gate, done = tg.Semaphore(), tg.Semaphore()
     buffer = queue.allocate(64)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     late = queue.fill(buffer, 1, wait=gate.at(1), signal=done.at(1))
     queue.free(buffer).wait(LIMIT)
     gate.signal(1)
@@ -262,7 +282,7 @@ def test_a_second_free_while_one_is_held_fails_its_signals_and_the_first_goes_on
 ) -> None:
     gate, first_done, second_done = tg.Semaphore(), tg.Semaphore(), tg.Semaphore()
     buffer = queue.allocate(64)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     first = queue.free(buffer, wait=gate.at(1), signal=first_done.at(1))
     second = queue.free(buffer, signal=second_done.at(1))
     assert_fails_with(second, tg.FailedPreconditionError)
@@ -376,8 +396,9 @@ def test_memory_stays_bounded_over_ten_thousand_cycles(device: tg.Device, queue:
     tg.wait_all(in_flight, LIMIT)
     after = device.statistics()
     assert after.allocated_bytes == before.allocated_bytes
-    assert after.peak_bytes - before.allocated_bytes <= 4 * depth * block
-    assert after.reserved_bytes - before.reserved_bytes <= 4 * depth * block
+    # A device with an order of its own may have hundreds of cycles issued and not retired; 10,000 would be 640 MiB.
+    assert after.peak_bytes - before.allocated_bytes <= 512 * block
+    assert after.reserved_bytes - before.reserved_bytes <= 512 * block
 
 
 # Running out
@@ -389,16 +410,16 @@ def test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires(smal
     queue = small_device.queue()
     gate, done = tg.Semaphore(), tg.Semaphore()
     first = queue.allocate(3 * MIB)
-    first.ready.wait(LIMIT)
+    ready(first).wait(LIMIT)
     free = queue.free(first, wait=gate.at(1))
     second = queue.allocate(3 * MIB, signal=done.at(1))
     queue.barrier().wait(LIMIT)
-    assert not second.ready.done
+    assert not ready(second).done
     assert done.value == 0
     assert done.failure is None
     gate.signal(1)
     free.wait(LIMIT)
-    second.ready.wait(LIMIT)
+    ready(second).wait(LIMIT)
     done.wait(1, LIMIT)
     queue.fill(second, 1).wait(LIMIT)
     queue.free(second).wait(LIMIT)
@@ -410,15 +431,37 @@ def test_waiting_allocations_are_all_served_as_frees_retire_one_by_one(small_dev
     queue = small_device.queue()
     gate = tg.Semaphore()
     first = [queue.allocate(MIB) for _ in range(4)]
-    tg.wait_all([buffer.ready for buffer in first], LIMIT)
+    tg.wait_all([ready(buffer) for buffer in first], LIMIT)
     frees = [queue.free(buffer, wait=gate.at(i + 1)) for i, buffer in enumerate(first)]
     second = [queue.allocate(MIB) for _ in range(4)]
+    waiting = [ready(buffer) for buffer in second]
     for i in range(4):
         gate.signal(i + 1)
         frees[i].wait(LIMIT)
-        tg.wait_any([buffer.ready for buffer in second if not buffer.ready.done] or [frees[i]], LIMIT)
-    tg.wait_all([buffer.ready for buffer in second], LIMIT)
+        served = tg.wait_any(waiting, LIMIT)
+        waiting = [submission for submission in waiting if submission is not served]
+        if i < 3:
+            with pytest.raises(tg.DeadlineExceededError):
+                tg.wait_any(waiting, 0)
     tg.wait_all([queue.free(buffer) for buffer in second], LIMIT)
+
+
+@pytest.mark.needs("budget")
+@pytest.mark.usefixtures("frantic_switching")
+@pytest.mark.rules("M22")
+def test_memory_that_comes_back_while_others_are_being_served_is_not_overlooked(small_device: tg.Device) -> None:
+    queue = small_device.queue()
+    for _ in range(100):
+        gate = tg.Semaphore()
+        first = [queue.allocate(MIB) for _ in range(4)]
+        tg.wait_all([ready(buffer) for buffer in first], LIMIT)
+        frees = [queue.free(buffer, wait=gate.at(i + 1)) for i, buffer in enumerate(first)]
+        second = [queue.allocate(MIB) for _ in range(4)]
+        for i, free in enumerate(frees):
+            gate.signal(i + 1)
+            free.wait(LIMIT)
+        tg.wait_all([ready(buffer) for buffer in second], LIMIT)
+        tg.wait_all([queue.free(buffer) for buffer in second], LIMIT)
 
 
 @pytest.mark.needs("work", "budget")
@@ -432,7 +475,7 @@ def test_running_out_of_memory_fails_the_signals_and_nothing_else(small_device: 
         done = tg.Semaphore()
         buffer = queue.allocate(nbytes, signal=done.at(1))
         behind = queue.fill(buffer, 1, length=4, wait=buffer.ready)
-        assert_fails_with(buffer.ready, tg.ResourceExhaustedError)
+        assert_fails_with(ready(buffer), tg.ResourceExhaustedError)
         assert_fails_with(behind, tg.ResourceExhaustedError)
         with pytest.raises(tg.SemaphoreFailedError):
             done.wait(1, LIMIT)
@@ -441,7 +484,7 @@ def test_running_out_of_memory_fails_the_signals_and_nothing_else(small_device: 
     assert other.value == 1
     assert kept.read(timeout=LIMIT) == b"\x08" * MIB
     again = queue.allocate(2 * MIB)
-    again.ready.wait(LIMIT)
+    ready(again).wait(LIMIT)
 
 
 @pytest.mark.needs("budget")
@@ -450,13 +493,13 @@ def test_an_allocation_does_not_wait_for_a_free_that_will_not_come(small_device:
     queue = small_device.queue()
     gate = tg.Semaphore()
     first = queue.allocate(3 * MIB)
-    first.ready.wait(LIMIT)
+    ready(first).wait(LIMIT)
     free = queue.free(first, wait=gate.at(1))
     second = queue.allocate(3 * MIB)
-    assert not second.ready.done
+    assert not ready(second).done
     gate.fail(ValueError("never"))
     assert_fails_with(free, ValueError)
-    assert_fails_with(second.ready, tg.ResourceExhaustedError)
+    assert_fails_with(ready(second), tg.ResourceExhaustedError)
 
 
 @pytest.mark.needs("budget")
@@ -465,10 +508,10 @@ def test_an_allocation_does_not_wait_for_a_free_that_waits_for_it(small_device: 
     queue = small_device.queue()
     promise = tg.Semaphore()
     first = queue.allocate(3 * MIB)
-    first.ready.wait(LIMIT)
+    ready(first).wait(LIMIT)
     free = queue.free(first, wait=promise.at(1))
     second = queue.allocate(3 * MIB, signal=promise.at(1))
-    assert_fails_with(second.ready, tg.ResourceExhaustedError)
+    assert_fails_with(ready(second), tg.ResourceExhaustedError)
     assert_fails_with(free, tg.ResourceExhaustedError)
     queue.fill(first, 1).wait(LIMIT)
     queue.free(first).wait(LIMIT)
@@ -493,17 +536,17 @@ def test_closing_and_dropping_a_buffer_helps_an_allocation_that_waits_for_memory
     gate = tg.Semaphore()
     first = queue.allocate(2 * MIB)
     immediate = small_device.allocate(2 * MIB)
-    first.ready.wait(LIMIT)
+    ready(first).wait(LIMIT)
     free = queue.free(first, wait=gate.at(1))
     second = queue.allocate(2 * MIB)
-    assert not second.ready.done
+    assert not ready(second).done
     immediate.close()
-    second.ready.wait(LIMIT)
+    ready(second).wait(LIMIT)
     third = queue.allocate(2 * MIB)
-    assert not third.ready.done
+    assert not ready(third).done
     del second
     gc.collect()
-    third.ready.wait(LIMIT)
+    ready(third).wait(LIMIT)
     gate.signal(1)
     free.wait(LIMIT)
 
@@ -522,10 +565,11 @@ def test_immediate_allocation_and_closing_never_wait_for_work(device: tg.Device,
     blocked.wait(LIMIT)
 
 
+@pytest.mark.needs("work")
 @pytest.mark.rules("M24")
 def test_queue_ordered_and_immediate_memory_come_from_the_same_pools(device: tg.Device, queue: tg.Queue) -> None:
     buffer = queue.allocate(MIB)
-    buffer.ready.wait(LIMIT)
+    ready(buffer).wait(LIMIT)
     queue.free(buffer).wait(LIMIT)
     pooled = device.statistics()
     immediate = device.allocate(MIB)
@@ -535,6 +579,7 @@ def test_queue_ordered_and_immediate_memory_come_from_the_same_pools(device: tg.
     immediate.close()
 
 
+@pytest.mark.needs("work")
 @pytest.mark.rules("M24")
 def test_the_statistics_add_up_and_trim_gives_the_pooled_bytes_back(device: tg.Device, queue: tg.Queue) -> None:
     start = device.statistics()
@@ -574,6 +619,18 @@ def test_a_dropped_buffer_makes_room_for_the_next(small_device: tg.Device) -> No
         gc.collect()
 
 
+@pytest.mark.needs("budget")
+@pytest.mark.rules("M22", "M24")
+def test_a_pool_of_its_own_has_a_budget_of_its_own(device: tg.Device, queue: tg.Queue) -> None:
+    pool = device.create_pool(2 * MIB, label="small")
+    first = queue.allocate(MIB, pool=pool)
+    ready(first).wait(LIMIT)
+    assert_fails_with(ready(queue.allocate(2 * MIB, pool=pool)), tg.ResourceExhaustedError)
+    ready(queue.allocate(2 * MIB)).wait(LIMIT)
+    queue.free(first).wait(LIMIT)
+    ready(queue.allocate(2 * MIB, pool=pool)).wait(LIMIT)
+
+
 # Kinds
 
 
@@ -581,7 +638,7 @@ def test_a_dropped_buffer_makes_room_for_the_next(small_device: tg.Device) -> No
 @pytest.mark.rules("M25")
 @pytest.mark.parametrize("memory", ["host", "shared"])
 def test_host_visible_memory_maps_and_the_device_sees_what_was_written(
-    device: tg.Device, queue: tg.Queue, memory: str
+    device: tg.Device, queue: tg.Queue, memory: MemoryKind
 ) -> None:
     buffer = device.allocate(4096, memory=memory)
     target = device.allocate(4096)
@@ -591,6 +648,7 @@ def test_host_visible_memory_maps_and_the_device_sees_what_was_written(
     assert np.array_equal(target.to_numpy(np.uint8, timeout=LIMIT), np.arange(4096) % 251)
 
 
+@pytest.mark.needs("work")
 @pytest.mark.rules("M25")
 def test_the_host_sees_what_the_device_wrote_to_shared_memory(device: tg.Device, queue: tg.Queue) -> None:
     buffer = device.allocate(4096, memory="shared")
@@ -623,13 +681,13 @@ def test_mapping_device_memory_is_unsupported_where_the_host_does_not_see_it(
 @pytest.mark.needs("work")
 @pytest.mark.rules("M25")
 @pytest.mark.parametrize("memory", ["device", "host", "shared"])
-def test_every_memory_kind_serves_every_transfer(device: tg.Device, queue: tg.Queue, memory: str) -> None:
+def test_every_memory_kind_serves_every_transfer(device: tg.Device, queue: tg.Queue, memory: MemoryKind) -> None:
     first = queue.allocate(256, memory=memory)
     second = queue.allocate(256, memory=memory)
     filled = queue.fill(first, 1, wait=first.ready)
     updated = queue.update(first, b"update", offset=10, wait=filled)
     uploaded = queue.upload(np.full(8, 2, np.uint8), first, offset=100, wait=updated)
-    copied = queue.copy(first, second, wait=[uploaded, second.ready])
+    copied = queue.copy(first, second, wait=[uploaded, ready(second)])
     expected = np.full(256, 1, np.uint8)
     expected[10:16] = np.frombuffer(b"update", np.uint8)
     expected[100:108] = 2

@@ -99,7 +99,7 @@ def test_values_outside_of_the_range_are_refused_everywhere(make: Callable[..., 
     assert sem.failure is None
 
 
-@pytest.mark.parametrize("value", ["1", 1.0, None, b"1", [1]])
+@pytest.mark.parametrize("value", ["1", 1.0, None, b"bytes", [1]])
 def test_a_value_that_is_no_integer_is_a_type_error(make: Callable[..., tg.Semaphore], value: Any) -> None:
     sem = make()
     for use in (sem.signal, sem.at, lambda v: sem.wait(v, timeout=0), lambda v: make(v)):
@@ -308,12 +308,13 @@ def test_waiting_for_what_is_reached_returns_at_once_with_any_timeout(timeout: f
 def test_a_negative_timeout_or_nan_is_refused_reached_or_not(timeout: float, value: int) -> None:
     sem = tg.Semaphore(1)
     point = sem.at(value)
-    for wait in (
+    waits: list[Callable[[], object]] = [
         lambda: sem.wait(value, timeout),
         lambda: point.wait(timeout),
         lambda: tg.wait_all([point], timeout),
         lambda: tg.wait_any([point], timeout),
-    ):
+    ]
+    for wait in waits:
         with pytest.raises(tg.InvalidArgumentError):
             wait()
 
@@ -417,7 +418,9 @@ def test_the_same_point_may_stand_twice_in_all_and_any() -> None:
 
 
 @pytest.mark.rules("M9")
-@pytest.mark.parametrize("foreign", ["point", 3, None, object()], ids=["str", "int", "none", "object"])
+@pytest.mark.parametrize(
+    "foreign", ["point", 3, None, object(), tg.Semaphore(1)], ids=["str", "int", "none", "object", "semaphore"]
+)
 def test_foreign_objects_among_the_points_are_a_type_error(foreign: Any) -> None:
     sem = tg.Semaphore(1)
     for wait in (tg.wait_all, tg.wait_any):
@@ -538,7 +541,7 @@ def test_nested_callbacks_come_after_the_current_one() -> None:
 def test_a_long_chain_of_callbacks_needs_no_recursion(length: int) -> None:
     chain = [tg.Semaphore() for _ in range(length)]
     for here, there in itertools.pairwise(chain):
-        here.at(1).add_callback(lambda point, outcome, error, there=there: there.signal(1))
+        here.at(1).add_callback(lambda *_, there=there: there.signal(1))
     chain[0].signal(1)
     assert chain[-1].value == 1
 

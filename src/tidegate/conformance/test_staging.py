@@ -12,7 +12,7 @@ from tidegate import lowlevel
 from .latches import LIMIT
 from .threads import all_at_once
 
-pytestmark = pytest.mark.rules("M28")
+pytestmark = [pytest.mark.rules("M28"), pytest.mark.needs("work")]
 
 
 @pytest.fixture

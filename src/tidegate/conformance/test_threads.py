@@ -8,60 +8,18 @@ import random
 import signal
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import tidegate as tg
 
-from .interrupts import is_inside
+from .interrupts import Striker, inside_tidegate
 from .latches import LIMIT
-from .threads import all_at_once, background
+from .threads import Background, all_at_once, background
 
 pytestmark = pytest.mark.rules("M4", "M38")
-
-
-class Striker:
-    """Sends the main thread signals, one after the other, each as soon as the one before has been handled."""
-
-    def __init__(self, number: signal.Signals, handler: Callable[[FrameType | None], None]) -> None:
-        self._number = number
-        self._handler = handler
-        # Its put may be interrupted by itself, so a signal handler may call it.
-        self._handled: SimpleQueue[None] = SimpleQueue()
-        self._stop = threading.Event()
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(self._number, self._handle)
-        self._thread = background(self._strike)
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._handled.put(None)
-        self._thread.result()
-        signal.signal(self._number, self._before)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._handled.put(None)
-        if not self._stop.is_set():
-            self._handler(frame)
-
-    def _strike(self) -> None:
-        main = threading.main_thread().ident
-        assert main is not None
-        while not self._stop.is_set():
-            signal.pthread_kill(main, self._number)
-            self._handled.get(timeout=LIMIT)
-
-
-def inside_tidegate(frame: FrameType | None) -> bool:
-    """Whether a signal has struck while the core was at work."""
-    while frame is not None:
-        if is_inside(frame.f_code):
-            return True
-        frame = frame.f_back
-    return False
 
 
 @pytest.mark.rules("M4", "M5")
@@ -191,7 +149,7 @@ def test_a_wait_without_a_limit_ends_with_its_signal() -> None:
 @pytest.mark.rules("M7")
 def test_a_blocked_waiter_is_woken_by_failure_with_its_cause() -> None:
     sem, other = tg.Semaphore(), tg.Semaphore()
-    waiters = [
+    waiters: list[Background[Any]] = [
         background(sem.wait, 1, LIMIT),
         background(tg.wait_all, [sem.at(1), other.at(1)], LIMIT),
         background(tg.wait_any, [sem.at(1), other.at(1)], LIMIT),
@@ -308,7 +266,10 @@ def test_cancelling_races_with_the_signal_and_its_answer_is_true(switch_often: N
         def cancel_or_signal(
             index: int, sem: tg.Semaphore = sem, subscription: tg.Subscription = subscription
         ) -> bool | None:
-            return subscription.cancel() if index else sem.signal(1)
+            if index:
+                return subscription.cancel()
+            sem.signal(1)
+            return None
 
         _, cancelled = all_at_once(2, cancel_or_signal)
         assert called == ([] if cancelled else [1])
@@ -440,7 +401,7 @@ def test_random_signals_waits_and_cancels_of_many_threads_lose_nothing(switch_of
 def test_a_blocked_wait_answers_ctrl_c(queue: tg.Queue, way: str, timeout: float | None) -> None:
     sem, other = tg.Semaphore(), tg.Semaphore()
     held = queue.barrier(wait=sem.at(1))
-    waits = {
+    waits: dict[str, Callable[[], object]] = {
         "semaphore": lambda: sem.wait(1, timeout),
         "all": lambda: tg.wait_all([sem.at(1), other.at(1)], timeout),
         "any": lambda: tg.wait_any([sem.at(1), other.at(1)], timeout),

@@ -10,6 +10,7 @@ import gc
 import itertools
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +117,7 @@ def test_a_fill_of_a_subspan_counts_from_its_start_and_stays_inside(device: tg.D
     ],
 )
 def test_a_fill_with_a_wrong_pattern_or_alignment_is_refused_at_the_call(
-    device: tg.Device, queue: tg.Queue, pattern: bytes | int, options: dict[str, int]
+    device: tg.Device, queue: tg.Queue, pattern: bytes | int, options: dict[str, Any]
 ) -> None:
     buffer = guarded(device, 64)
     semaphore = tg.Semaphore()
@@ -260,7 +261,7 @@ def test_a_copy_without_a_length_takes_the_rest_of_the_source(device: tg.Device,
     ],
 )
 def test_a_copy_that_does_not_fit_is_refused_at_the_call(
-    device: tg.Device, queue: tg.Queue, options: dict[str, int]
+    device: tg.Device, queue: tg.Queue, options: dict[str, Any]
 ) -> None:
     source, target = guarded(device, 16), guarded(device, 10)
     semaphore = tg.Semaphore()
@@ -378,18 +379,18 @@ def test_fill_copy_fill_across_two_queues_keeps_the_order_the_waits_give(
 def test_zero_lengths_and_zero_size_buffers_are_legal_everywhere(device: tg.Device, queue: tg.Queue) -> None:
     empty = device.allocate(0)
     full = guarded(device, 8)
-    semaphore = tg.Semaphore()
     nothing = np.zeros(0, np.uint8)
     for target in (empty, full.subspan(8, 0)):
-        queue.fill(target, 1, signal=semaphore.next())
-        queue.fill(target, b"abcd", signal=semaphore.next())
-        queue.update(target, b"", signal=semaphore.next())
-        queue.upload(nothing, target, signal=semaphore.next())
-        queue.copy(empty, target, signal=semaphore.next())
-        point = semaphore.next()
-        out = queue.download(target, signal=point).result(LIMIT)
+        done = [tg.Semaphore() for _ in range(6)]
+        points = [semaphore.at(1) for semaphore in done]
+        queue.fill(target, 1, signal=points[0])
+        queue.fill(target, b"abcd", signal=points[1])
+        queue.update(target, b"", signal=points[2])
+        queue.upload(nothing, target, signal=points[3])
+        queue.copy(empty, target, signal=points[4])
+        out = queue.download(target, signal=points[5]).result(LIMIT)
         assert np.asarray(out).nbytes == 0
-        point.wait(LIMIT)
+        tg.wait_all(points, LIMIT)
         assert target.read(timeout=LIMIT) == b""
     queue.copy(full, full, length=0).wait(LIMIT)
     assert full.read(timeout=LIMIT) == bytes([GUARD]) * 8
@@ -641,7 +642,7 @@ def test_reading_operations_and_free_do_not_delay_a_host_read(device: tg.Device,
         queue.download(buffer, out, wait=gate.at(1)),
     ]
     free = queue.free(buffer, wait=[gate.at(1), *held])
-    assert buffer.read(timeout=0) == bytes([GUARD]) * 16
+    assert buffer.read(timeout=LIMIT) == bytes([GUARD]) * 16
     gate.signal(1)
     free.wait(LIMIT)
 
@@ -703,7 +704,7 @@ def test_a_host_read_inside_a_host_call_waits_for_nothing_by_default(device: tg.
 
 @pytest.mark.rules("M10", "M26")
 def test_a_host_read_inside_a_callback_waits_for_nothing_by_default(device: tg.Device, queue: tg.Queue) -> None:
-    buffer = guarded(device, 16)
+    buffer = device.upload(np.full(16, GUARD, np.uint8), memory="shared")
     gate, bell = tg.Semaphore(), tg.Semaphore()
     held = queue.fill(buffer, 1, wait=gate.at(1))
     found: list[bytes] = []

@@ -37,7 +37,7 @@ class CpuDriver(Driver):
             raise NotFoundError(f"device {request.uri!r}: there is one CPU, number 0, not {request.path!r}")
         options = dict(request.options)
         workers = _count(request.uri, options.pop("workers", None))
-        budget = _size(request.uri, options.pop("memory", None))
+        budget = parse_size(request.uri, options.pop("memory", None))
         if options:
             raise InvalidArgumentError(
                 f"device {request.uri!r}: unknown option {next(iter(options))!r}; the known ones are workers, memory"
@@ -57,7 +57,8 @@ def _count(uri: str, text: str | None) -> int:
     return int(text)
 
 
-def _size(uri: str, text: str | None) -> int | None:
+def parse_size(uri: str, text: str | None) -> int | None:
+    """Return a size option in bytes: a number, or one with B, KiB, MiB or GiB."""
     if text is None:
         return None
     digits = text.rstrip("BKMGIbkmgi")

@@ -35,9 +35,13 @@ class CpuStorage(Storage):
     def __array_interface__(self) -> dict[str, Any]:
         return {"data": (self._block.ctypes.data, False), "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
 
-    def host(self) -> Block:
+    def bytes(self) -> Block:
+        """Return the block as the device sees it."""
         # Through __array_interface__ the array's base is this object, so that any view keeps the block from reuse.
         return np.asarray(self)
+
+    def host(self) -> Block | None:
+        return self.bytes()
 
     def __del__(self) -> None:
         self._pool.take_back(self._block)
@@ -53,6 +57,10 @@ class WrappedStorage(Storage):
         self.nbytes = array.nbytes
         self.memory: MemoryKind = "shared"
 
+    def bytes(self) -> Block:
+        """Return the block as the device sees it."""
+        return self._array[:]
+
     def host(self) -> Block:
         return self._array[:]
 
@@ -62,6 +70,8 @@ class CpuPool(DriverPool):
 
     Finalizers of storages only append to `_returned`, which every other call empties first.
     """
+
+    storage = CpuStorage
 
     def __init__(self, budget: int | None) -> None:
         if budget is not None and budget < 0:
@@ -98,7 +108,7 @@ class CpuPool(DriverPool):
             self._allocated += size
             self._allocations += 1
             self._peak = max(self._peak, self._allocated)
-        return CpuStorage(self, block, nbytes, memory)
+        return self.storage(self, block, nbytes, memory)
 
     def _reuse(self, size: int) -> Block | None:
         kept = self._free.get(size)

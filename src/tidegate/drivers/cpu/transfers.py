@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.driver import Allocate, Barrier, Copy, Download, Fill, Free, Span, Update, Upload
-from tidegate.errors import InternalError
+from tidegate.drivers.cpu.memory import CpuStorage, WrappedStorage
 
 if TYPE_CHECKING:
     from tidegate.drivers.cpu.device import CpuDevice
@@ -22,10 +22,8 @@ _WIDE = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 def bytes_of(span: Span) -> Bytes:
     """Return a range as an array that keeps its storage."""
     storage, offset = span.locate()
-    whole = storage.host()
-    if whole is None:
-        raise InternalError("a span of the CPU device has no host memory")
-    return whole[offset : offset + span.nbytes]
+    assert isinstance(storage, (CpuStorage, WrappedStorage))
+    return storage.bytes()[offset : offset + span.nbytes]
 
 
 def plan_nothing(_device: CpuDevice, _work: Barrier, _table: Sequence[Span]) -> Step:
@@ -73,7 +71,7 @@ def plan_download(_device: CpuDevice, work: Download, _table: Sequence[Span]) ->
 
 def plan_copy(_device: CpuDevice, work: Copy, table: Sequence[Span]) -> Step:
     source = bytes_of(work.source.bind(table))
-    target = bytes_of(work.target.bind(table))
+    target = bytes_of(work.target.bind(table))[: source.nbytes]  # behind a slot there may be more room than needed
     return lambda: np.copyto(target, source)
 
 

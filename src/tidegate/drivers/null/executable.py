@@ -1,0 +1,16 @@
+"""Executables: functions by name, with what their source tells of bindings and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.driver import DriverFunction, Signature
+
+
+class NullFunction(DriverFunction):
+    """Any source at all. Yours compiles it, with CompileError and the log where that fails."""
+
+    def __init__(self, source: Any, signature: Signature | None) -> None:
+        self.name = signature.name if signature else getattr(source, "__name__", "kernel")
+        if signature:
+            self.bindings, self.constants, self.workgroup = signature.bindings, signature.constants, signature.workgroup
