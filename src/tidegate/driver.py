@@ -162,6 +162,8 @@ class Work:
     kind = "work"
     cost: int | None = None
     """Bytes moved by built-in work, or None where user code runs. Drivers decide by it what may run in place (M34)."""
+    empty = False
+    """The core's: whether there is nothing to do but wait and signal."""
     on_failure: Any = None
     """The core's: what to undo, `on_failure(error)`, if the work fails or never runs."""
 
@@ -172,6 +174,7 @@ class Barrier(Work):
     __slots__ = ()
     kind = "barrier"
     cost = 0
+    empty = True
 
 
 class Allocate(Work):
@@ -329,7 +332,7 @@ class Recording:
 class Execute(Work):
     """Run a recording; `table` fills its slots, captured at the call."""
 
-    __slots__ = ("cost", "prepared", "recording", "table")
+    __slots__ = ("cost", "empty", "prepared", "recording", "table")
     kind = "execute"
 
     def __init__(self, recording: Recording, prepared: Any, table: tuple[Span, ...], cost: int | None) -> None:
@@ -338,6 +341,7 @@ class Execute(Work):
         """What `DriverDevice.prepare` made of the recording."""
         self.table = table
         self.cost = cost
+        self.empty = not recording.commands
 
 
 # What a driver provides ---------------------------------------------------------------------------------------------
@@ -478,8 +482,8 @@ class EpochTimeline(ABC):
 
     def begin(self, ticket: Ticket) -> int:
         """Take the next epoch for `ticket`."""
-        ticket.timeline = self
         epoch = ticket.epoch = self.issued + 1
+        ticket.timeline = self  # after the epoch: who sees the timeline may arm
         ticket.taken = True
         self.in_flight.append(ticket)
         self.issued = epoch

@@ -95,6 +95,9 @@ class DeadlineExceededError(TidegateError, TimeoutError):
             self._message = self._message()
         return self._message
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (str(self),))
 

@@ -13,9 +13,20 @@ if TYPE_CHECKING:
     from .timeline import TimelineState
 
 
-def arm(state: TimelineState) -> None:
-    """Arm what is issued of the submissions that claim `state`. Not inside a core section."""
-    for submission in tuple(state.claims.values()):
+def promise_for(state: TimelineState, value: int) -> Submission | None:
+    """Return the issued submission that will take `state` to `value`: the one that claims it, else the next above."""
+    promises = state.promises
+    found = promises.get(value)
+    if found is None and promises:
+        above = min((claim for claim in tuple(promises) if claim > value), default=None)
+        found = None if above is None else promises.get(above)
+    return found
+
+
+def arm(state: TimelineState, value: int) -> None:
+    """Have a device tell when `state` is taken to `value`, if one will. Not inside a core section."""
+    submission = promise_for(state, value)
+    if submission is not None:
         arm_submission(submission)
 
 

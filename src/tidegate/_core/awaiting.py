@@ -127,8 +127,9 @@ async def wait_async(points: Iterable[Point], *, any_of_them: bool) -> int | Non
     if not listed:
         return None
     for state, _ in targets:
-        process.refuse_forked(state.process, state.describe())
-        if state.claims:
+        if state.process.forked:
+            process.refuse_forked(state.process, state.describe())
+        if state.promises:
             look(state)
     index = decided(targets, any_of_them)
     if index is not None:
@@ -140,7 +141,7 @@ async def wait_async(points: Iterable[Point], *, any_of_them: bool) -> int | Non
     finally:
         waiter.unregister()
     for state, _ in targets:
-        if state.claims:
+        if state.promises:
             look(state)
     index = decided(targets, any_of_them)
     assert index is not None, "a waiter fired before its targets were decided"

@@ -34,7 +34,7 @@ class Background:
     def _renew(self) -> None:
         self._notes: SimpleQueue[Note] = SimpleQueue()
         self._started = False
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a finalizer may come here while the thread is being made
 
     def ensure(self) -> None:
         """Start the thread if need be. For ordinary code only."""

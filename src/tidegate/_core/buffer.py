@@ -381,14 +381,14 @@ def checked_shape(buffer: Buffer, dtype: npt.DTypeLike, shape: int | Sequence[in
 
 def host_bytes_of(data: Any, what: str) -> Bytes:
     """Return host data as contiguous bytes, in C order, without a copy where it is contiguous already."""
-    try:
-        array = data if isinstance(data, np.ndarray) else np.asarray(memoryview(data))
-    except TypeError:
+    if isinstance(data, np.ndarray):
+        array = data
+    elif any(hasattr(data, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
+        array = np.asarray(data)
+    else:
         try:
-            array = np.asarray(data)
-        except Exception:
-            raise TypeError(f"{what} takes an array or another object with a buffer, not {type(data).__name__}") from None
-        if array.dtype.hasobject:
+            array = np.asarray(memoryview(data))
+        except TypeError:
             raise TypeError(f"{what} takes an array or another object with a buffer, not {type(data).__name__}") from None
     if array.dtype.hasobject:
         raise TypeError(f"{what}: the array holds Python objects, not numbers")

@@ -47,6 +47,7 @@ from .semaphore import Semaphore
 from .starvation import Starvation
 from .submission import HELD, RETIRED, Submission
 from .thread_state import thread_state
+from .timeline import TimelineState
 
 _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
@@ -100,7 +101,7 @@ class Device:
         self._lost: BaseException | None = None
         self._closing = False
         self._closed = False
-        self._held: weakref.WeakSet[Submission] = weakref.WeakSet()
+        self._held: dict[int, weakref.ref[Submission]] = {}
         self._issued: dict[Submission, None] = {}
         self._backlog: deque[Submission] = deque()
         self._starvation = Starvation(self)
@@ -267,7 +268,7 @@ class Device:
         with core_lock:
             return Statistics(
                 **memory,  # type: ignore[arg-type]
-                held=sum(1 for submission in self._held if submission._stage == HELD),
+                held=len(self._held_locked()),
                 issued=len(self._issued),
                 submitted=self._submitted,
                 retired=self._retired,
@@ -306,26 +307,33 @@ class Device:
         self._drain(deadline)
         self._end()
 
+    def _held_locked(self) -> list[Submission]:
+        found = [ref() for ref in self._held.values()]
+        return [submission for submission in found if submission is not None and submission._stage == HELD]
+
+    def _under_way_locked(self) -> list[Submission]:
+        """Everything that is past being held and not over."""
+        found = (*self._issued, *self._backlog, *self._starvation.submissions())
+        return [submission for submission in found if submission._stage != RETIRED]
+
     def _doomed_locked(self) -> list[Submission]:
         """Return the held submissions that do not follow from issued work alone."""
-        held = [submission for submission in self._held if submission._stage == HELD]
-        safe = {id(submission) for submission in (*self._issued, *self._backlog, *self._starvation.submissions())}
-        safe.update(id(submission) for submission in held if submission._queued)
-        grown = True
-        while grown:
-            grown = False
-            for submission in held:
-                if id(submission) not in safe and _follows(submission, safe):
-                    safe.add(id(submission))
-                    grown = True
-        return [submission for submission in held if id(submission) not in safe]
+        held = {id(submission): submission for submission in self._held_locked()}
+        sure = self._under_way_locked() + [submission for submission in held.values() if submission._queued]
+        safe = {id(submission) for submission in sure}
+        while sure:
+            producer = sure.pop()
+            for follower in _waiting_for_locked(producer):
+                if id(follower) in held and id(follower) not in safe and _follows_locked(follower, safe):
+                    safe.add(id(follower))
+                    sure.append(follower)
+        return [submission for submission in held.values() if id(submission) not in safe]
 
     def _drain(self, deadline: float | None) -> None:
         while True:
             self._poller()
             with core_lock:
-                left = [*self._issued, *self._backlog, *self._starvation.submissions(), *self._held]
-                left = [submission for submission in left if submission._stage != RETIRED]
+                left = self._under_way_locked() + self._held_locked()
             if not left:
                 return
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -379,9 +387,14 @@ class Device:
                 return
             self._lost = error
             self._refusal = partial(_lost_error, error)
-            gone = [*self._issued, *self._backlog, *self._starvation.submissions(), *self._held]
-        for submission in gone:
-            retire(submission, error)
+            gone = self._under_way_locked() + self._held_locked()
+        try:
+            for submission in gone:
+                retire(submission, error)
+        except BaseException:
+            for submission in gone:
+                reaper.leave(retire, submission, error)
+            raise
 
     # What scheduling and retirement ask of it ------------------------------------------------------------------------
 
@@ -443,10 +456,20 @@ def open_devices() -> list[Device]:
     return list(_open_devices)
 
 
-def _follows(submission: Submission, safe: set[int]) -> bool:
+def _waiting_for_locked(producer: Submission) -> list[Submission]:
+    """Return the submissions that wait for something the producer will signal."""
+    states: list[TimelineState] = [point._state for point in producer._signals]
+    if producer._completion is not None:
+        states.append(producer._completion)
+    buckets = [bucket for state in states for bucket in state.waiters.values()]
+    return [waiter for bucket in buckets for waiter in bucket if isinstance(waiter, Submission)]
+
+
+def _follows_locked(submission: Submission, safe: set[int]) -> bool:
     """Whether every unmet wait is claimed by one of the safe submissions."""
     for state, value in (submission._pending or {}).items():
-        if not any(claim >= value and id(producer) in safe for claim, producer in state.claims.items()):
+        claims = [ref() for claim, ref in state.claims.items() if claim >= value]
+        if not any(producer is not None and id(producer) in safe for producer in claims):
             return False
     return True
 

@@ -73,7 +73,7 @@ def _producer(target: Target, on_path: set[int]) -> Submission | None:
     state, value = target
     if state.payload >= value or state.failure is not None:
         return None
-    claims = dict(state.claims)
+    claims = {claim: found for claim, ref in tuple(state.claims.items()) if (found := ref()) is not None}
     if value in claims:
         return claims[value]
     above = [claim for claim in claims if claim > value and id(claims[claim]) not in on_path]
@@ -99,7 +99,7 @@ def _state_lines(state: object, value: int, producer: Submission | None) -> list
 def _doing(submission: Submission) -> str:
     stage = submission._stage
     if stage == HELD:
-        return f"held: waits for {len(submission._pending or ())}"
+        return "held"
     if stage == READY:
         return submission._device._why_not_issued(submission)
     if stage == ISSUED:

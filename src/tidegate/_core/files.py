@@ -24,13 +24,15 @@ class _File:
     """A path or a file object, open for the life of one operation."""
 
     def __init__(self, file: Any, *, write: bool) -> None:
-        self._owned = isinstance(file, (str, bytes, os.PathLike))
-        if self._owned:
+        self._descriptor: int | None = None
+        self._object: Any = None
+        if isinstance(file, (str, bytes, os.PathLike)):
             flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-            self._descriptor: int | None = os.open(file, flags | getattr(os, "O_BINARY", 0), 0o666)
-            self._object: Any = None
+            self._descriptor = os.open(file, flags | getattr(os, "O_BINARY", 0), 0o666)
         else:
-            self._descriptor = _checked_object(file, write)
+            # A descriptor of our own: the caller may close the object before its turn comes (M18).
+            descriptor = _checked_object(file, write)
+            self._descriptor = None if descriptor is None else os.dup(descriptor)
             self._object = file
 
     def read_into(self, target: Bytes, at: int) -> int:
@@ -74,13 +76,12 @@ class _File:
 
     def close(self) -> None:
         """Close what was opened here."""
-        if self._owned and self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        if getattr(self, "_owned", False):
-            self.close()
+        self.close()
 
 
 def _checked_object(file: Any, write: bool) -> int | None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .background import report_unraisable
+from .background import reaper, report_unraisable
 from .process import in_child
 from .thread_state import thread_state
 
@@ -47,10 +47,14 @@ class HostCallPool:
 
     def run(self, task: Task, ticket: Ticket) -> None:
         """Have a worker run the task of a submission. Returns at once."""
-        with self._lock:
-            ticket.taken = True  # no call between this and the step that hands over (see driver, Interrupts)
-            self._tasks.append(task)
-        self._staff()
+        try:
+            with self._lock:
+                ticket.taken = True  # no call between this and the step that hands over (see driver, Interrupts)
+                self._tasks.append(task)
+            self._staff()
+        except BaseException:
+            reaper.leave(self._staff)
+            raise
 
     def worker_blocks(self) -> None:
         """The calling worker is about to sleep in a wait: another may take its place."""

@@ -40,6 +40,8 @@ Target = tuple[TimelineState, int]
 _BREATH = bytes(8192)
 _MOST_LOOKS = 64
 _SPIN_AT_MOST = 4
+_TOO_LONG = 0.001
+"""A turn of the spin that takes so long has met a busy thread: then each look would cost a switch interval."""
 
 
 class _Spin:
@@ -51,12 +53,9 @@ class _Spin:
 def target_of(point: Any, what: str = "wait") -> Target:
     """Return the timeline and value behind a timepoint or a submission."""
     target = getattr(point, "_wait_target", None)
-    if target is not None:
-        return target()  # type: ignore[no-any-return]
-    try:
-        return point._state, point.value
-    except AttributeError:
-        raise TypeError(f"{what} takes timepoints and submissions, not {type(point).__name__}") from None
+    if target is None:
+        raise TypeError(f"{what} takes timepoints and submissions, not {type(point).__name__}")
+    return target()  # type: ignore[no-any-return]
 
 
 def targets_of(points: Iterable[Point], what: str) -> tuple[list[Point], list[Target]]:
@@ -141,9 +140,9 @@ class GroupWaiter:
                         return False
             if not self._pending:
                 return False
-        for state in self._registered:
-            if state.claims:
-                arm(state)
+        for state, value in self._registered.items():
+            if state.promises:
+                arm(state, value)
         return True
 
     def unregister(self) -> None:
@@ -191,7 +190,7 @@ def wait_targets(targets: list[Target], *, any_of_them: bool, timeout: float | N
     for state, _ in targets:
         if state.process.forked:
             process.refuse_forked(state.process, state.describe())
-        if state.claims:
+        if state.promises:
             look(state)
     index = decided(targets, any_of_them)
     if index is not None:
@@ -224,26 +223,54 @@ def _refuse_blocking(targets: list[Target]) -> None:
 
 def _spin(targets: list[Target], any_of_them: bool, deadline: float | None) -> int | None:
     """Look for a short while. Returns the deciding index, or None to sleep."""
-    if len(targets) > _SPIN_AT_MOST:
-        while poll_devices() and (deadline is None or monotonic() < deadline):
-            index = decided(targets, any_of_them)
-            if index is not None:
-                return index
-        return None
-    budget = looks = _Spin.looks
-    while looks > 0:
+    looks = _Spin.looks if len(targets) <= _SPIN_AT_MOST else 0
+    budget = looks
+    while True:
         if poll_devices():
             if deadline is not None and monotonic() >= deadline:
                 return None
+        elif looks <= 0 or not breathe():
+            break
         else:
-            crc32(_BREATH)
             looks -= 1
         index = decided(targets, any_of_them)
         if index is not None:
-            _Spin.looks = min(_MOST_LOOKS, budget * 2)
+            _Spin.looks = min(_MOST_LOOKS, max(1, budget) * 2)
             return index
     _Spin.looks = max(1, budget // 2)
     return None
+
+
+def breathe() -> bool:
+    """Do without the GIL for about 2 us. False: it took so long to get it back that spinning is no use here."""
+    begin = monotonic()
+    crc32(_BREATH)
+    return monotonic() - begin < _TOO_LONG
+
+
+def spin_for(state: TimelineState, value: int) -> bool:
+    """Look for a short while at one timeline, with next to nothing between the looks; True if it got there.
+
+    A thread that comes back for the GIL while the signaller still holds it falls asleep, so the signaller's way from
+    its own signal to its own first breath must be short: hence this loop of its own, at the very start of a wait.
+    """
+    if thread_state.running or state.promises or poll_devices():
+        return state.payload >= value
+    budget = left = _Spin.looks
+    begin = monotonic()
+    while left:
+        crc32(_BREATH)
+        if state.payload >= value:
+            _Spin.looks = min(_MOST_LOOKS, budget * 2)
+            return True
+        left -= 1
+        if left % 4 == 0:
+            now = monotonic()
+            if now - begin > _TOO_LONG:
+                break
+            begin = now
+    _Spin.looks = max(1, budget // 2)
+    return False
 
 
 def _sleep(targets: list[Target], any_of_them: bool, deadline: float | None, timeout: float | None) -> int:
@@ -261,7 +288,7 @@ def _sleep(targets: list[Target], any_of_them: bool, deadline: float | None, tim
     finally:
         waiter.unregister()
     for state, _ in targets:
-        if state.claims:
+        if state.promises:
             look(state)
     index = decided(targets, any_of_them)
     if index is None:

@@ -298,9 +298,14 @@ class Operations:
         if not isinstance(commands, CommandBuffer):
             raise TypeError(f"execute takes a command buffer, not {type(commands).__name__}")
         work, touched, written = commands._execute(self._device, bindings)
-        submission = self._submit(work, wait, signal, touched, written)
-        commands._used = True
-        return submission
+        if not commands.one_shot:
+            return self._submit(work, wait, signal, touched, written)
+        commands._use()
+        try:
+            return self._submit(work, wait, signal, touched, written)
+        except BaseException:
+            commands._used = False
+            raise
 
     def barrier(self, *, wait: Wait = None, signal: Signal = None) -> Submission:
         """Do nothing but wait and signal: joins and forks."""

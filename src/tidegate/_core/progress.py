@@ -1,7 +1,7 @@
 """What a thread that looks or waits can do for the devices: see what is over, and small ready work (M34).
 
 Devices register a `poll`; it makes a little progress on the calling thread and says whether it did. `look` is for one
-timeline: it retires what the devices have finished of the work that is to signal it.
+timeline: it retires what the devices have finished of the work that is promised on it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ def poll_devices() -> bool:
 
 
 def look(state: TimelineState) -> None:
-    """Retire what is over of the submissions that claim `state`."""
+    """Retire what is over of the submissions that promise `state`."""
     if core_lock._is_owned():  # type: ignore[attr-defined]
         return
-    for submission in tuple(state.claims.values()):
-        timeline = submission.timeline
-        if timeline is not None:
-            timeline.advance()
+    for timeline in {submission.timeline for submission in tuple(state.promises.values())}:
+        assert timeline is not None, "only what a device counts is a promise"
+        timeline.advance()

@@ -25,6 +25,7 @@ from ..types import Slot
 from .buffer import Buffer, Memory, checked_int
 from .checks import checked_counts, checked_copy, checked_fill, checked_pattern, checked_target, update_data
 from .kernel import Function, checked_workgroups
+from .lock import core_lock
 
 if TYPE_CHECKING:
     from .device import Device
@@ -285,6 +286,13 @@ class CommandBuffer:
             memory = span._memory
             self._touched[memory] = self._touched.get(memory, False) or written
 
+    def _use(self) -> None:
+        """Take the one execution that a one-shot recording has."""
+        with core_lock:
+            if self._used:
+                raise FailedPreconditionError(f"{self.describe()} is one-shot and was executed already")
+            self._used = True
+
     # Submitting ----------------------------------------------------------------------------------------------------
 
     def _execute(self, device: Device, bindings: Iterable[Any]) -> tuple[Execute, list[Memory], list[Memory]]:
@@ -293,8 +301,6 @@ class CommandBuffer:
             raise InvalidArgumentError(f"{self.describe()} belongs to {self.device.describe()}, not to {device.describe()}")
         if self._state != "ended":
             raise FailedPreconditionError(f"{self.describe()} is {self._state}: it cannot be executed")
-        if self.one_shot and self._used:
-            raise FailedPreconditionError(f"{self.describe()} is one-shot and was executed already")
         touched = list(self._touched)
         for memory in touched:
             memory.refuse_unusable()
@@ -302,6 +308,12 @@ class CommandBuffer:
             return self._plain, touched, [memory for memory, written in self._touched.items() if written]
         table = tuple(checked_target(device, entry, 0, None, "binding table") for entry in bindings)
         for span in self._slot_spans:
+            if span.index >= len(table):
+                raise OutOfRangeError(
+                    f"{self.describe()}: slot {span.index} has no entry: the binding table has {len(table)}",
+                    slot=span.index,
+                    table=len(table),
+                )
             span.bind(table)
         for command in self._commands:
             _check_bound(command.work, table)

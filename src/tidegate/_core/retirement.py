@@ -10,7 +10,15 @@ from .background import reaper
 from .lock import core_lock
 from .submission import FINISHING, RETIRED, Submission, _Unseen
 from .thread_state import Firing, drain, hand_over, thread_state
-from .timeline import collect_locked, fail_locked, forget_frames, raise_locked, remove_waiter_locked, settle_locked
+from .timeline import (
+    TimelineState,
+    collect_locked,
+    fail_locked,
+    forget_frames,
+    raise_locked,
+    remove_waiter_locked,
+    settle_locked,
+)
 
 if TYPE_CHECKING:
     from ..driver import EpochTimeline
@@ -23,10 +31,7 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
         if error is None:
             error = submission._doom
         if error is not None:
-            forget_frames(error)
-            work = submission._work
-            if work is not None and work.on_failure is not None:
-                work.on_failure(error)
+            _undo(submission, error)
         with core_lock:
             if submission._stage == RETIRED:
                 return
@@ -42,6 +47,14 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
         reaper.leave(retire, submission, error)
         hand_over(out)
         raise
+
+
+def _undo(submission: Submission, error: BaseException) -> None:
+    """The work failed or will never run."""
+    forget_frames(error)
+    work = submission._work
+    if work is not None and work.on_failure is not None:
+        work.on_failure(error)
 
 
 def _let_go(submission: Submission) -> None:
@@ -62,44 +75,50 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
     error = submission._error
     device = submission._device
     if submission._pending is not None:
-        for state, value in submission._pending.items():
-            remove_waiter_locked(state, value, submission)
-        submission._pending = None
-        device._held.discard(submission)
+        leave_waits_locked(submission)
     for point in submission._signals:
         _signal_locked(submission, point._state, point.value, error, out)
     for memory in submission._writes:
-        if memory.last_write is not None and memory.last_write() is submission:
+        if memory.last_write is submission._ref:
             memory.last_write = None
             memory.write_error = error  # a host read after it fails too
     completion = submission._completion
-    if completion is not None:
-        _signal_locked(submission, completion, 1, error, out)
     if error is not None and submission._unseen is None and not isinstance(error, AbortedError):
         submission._unseen = _Unseen(submission, error)
-        submission._unseen.seen = completion is not None and completion.seen
+    if completion is not None:
+        _signal_locked(submission, completion, 1, error, out)
     device._issued.pop(submission, None)
-    device._retired += 1
+    if not submission._counted:
+        submission._counted = True
+        device._retired += 1
 
 
-def _signal_locked(  # type: ignore[no-untyped-def]
-    submission: Submission, state, value: int, error: BaseException | None, out: deque[Firing]
+def leave_waits_locked(submission: Submission) -> None:
+    """Stand in line nowhere any more."""
+    if submission._pending is not None:
+        for state, value in tuple(submission._pending.items()):
+            remove_waiter_locked(state, value, submission)
+        submission._pending = None
+    submission._device._held.pop(id(submission), None)
+
+
+def _signal_locked(
+    submission: Submission, state: TimelineState, value: int, error: BaseException | None, out: deque[Firing]
 ) -> None:
     """Take one claimed timepoint to its value, or fail it."""
-    if state.claims.get(value) is not submission:
-        if error is not None:
-            fail_locked(state, error, out)
-        return
+    claimed = state.claims.get(value) is submission._ref
     if error is not None:
         fail_locked(state, error, out)
-    elif state.failure is None:
+    elif claimed and state.failure is None:
         if state.payload < value:
             raise_locked(state, value, out)
         elif submission._again and state.payload == value:
             collect_locked(state, out)  # raised before the interrupt, which left waiters behind
         else:
             fail_locked(state, _overtaken(submission, state.describe(), state.payload, value), out)
-    del state.claims[value]
+    if claimed:
+        state.promises.pop(value, None)
+        del state.claims[value]
     settle_locked(state)
 
 
@@ -115,7 +134,10 @@ def advance(timeline: EpochTimeline) -> None:
     reached = timeline.reached
     in_flight = timeline.in_flight
     while in_flight:
-        submission = in_flight[0]
+        try:
+            submission = in_flight[0]
+        except IndexError:
+            return  # another thread was faster
         if submission.epoch > reached:
             return
         _retire_counted(submission)  # type: ignore[arg-type]

@@ -10,21 +10,29 @@ The record exists before the first driver call. From then on a BaseException fai
 
 from __future__ import annotations
 
-import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..driver import Allocate
 from ..errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
-from .arming import arm, arm_submission
+from .arming import arm, arm_submission, promise_for
 from .background import reaper
 from .host_wait import Target, target_of
 from .lock import core_lock
 from .process import refuse_forked
-from .retirement import retire
+from .retirement import leave_waits_locked, retire
 from .submission import HELD, ISSUED, READY, RETIRED, Submission
-from .thread_state import drain, hand_over, thread_state
-from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked, settle_locked
+from .thread_state import Firing, drain, hand_over, thread_state
+from .timeline import (
+    GIL,
+    TimelineState,
+    add_waiter_locked,
+    collect_locked,
+    finish,
+    remove_waiter_locked,
+    settle_locked,
+)
 from .timepoint import Timepoint
 
 if TYPE_CHECKING:
@@ -37,6 +45,7 @@ class HostWork:
 
     __slots__ = ("kind", "run")
     cost = None
+    empty = False
     on_failure = None
 
     def __init__(self, kind: str, run: Any) -> None:
@@ -48,9 +57,9 @@ def waits_of(wait: Any) -> list[Target]:
     """Return the targets of `wait=`."""
     if wait is None:
         return []
-    if type(wait) is Timepoint:
+    if wait.__class__ is Timepoint:
         return [(wait._state, wait.value)]
-    if isinstance(wait, (Timepoint, Submission)):
+    if hasattr(wait, "_wait_target"):
         return [target_of(wait, "wait=")]
     if not isinstance(wait, Iterable):
         raise TypeError(f"wait= takes timepoints and submissions, not {type(wait).__name__}")
@@ -61,8 +70,6 @@ def signals_of(signal: Any) -> tuple[Timepoint, ...]:
     """Return the timepoints of `signal=`, one per semaphore: of two, the higher counts (M3)."""
     if signal is None:
         return ()
-    if type(signal) is Timepoint:
-        return (signal,)
     if isinstance(signal, Timepoint):
         return (signal,)
     if not isinstance(signal, Iterable):
@@ -84,26 +91,75 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
     if core_lock._is_owned():  # type: ignore[attr-defined]
         reaper.leave(_submit_later, submission, waits, signals)
         return submission
+    queue = thread_state.queue
     try:
         with core_lock:
             if submission._line is not None:
                 signals = _follow_locked(submission._line, waits, signals)
-            try:
-                ready = _admit_locked(submission, waits, signals)
-            except BaseException:
-                _withdraw_locked(submission, signals)
-                raise
-        if ready:
-            launch(submission)
-        else:
-            _hold(submission)
-        drain()
+            if submission._work.empty and _pass_locked(submission, waits, signals, queue):  # type: ignore[union-attr]
+                ready = None
+            else:
+                try:
+                    ready = _admit_locked(submission, waits, signals)
+                except BaseException:
+                    _withdraw_locked(submission, signals)
+                    raise
+        if ready is not None:
+            if ready:
+                launch(submission)
+            else:
+                _hold(submission)
+        if queue:
+            drain()
     except BaseException as error:
-        if submission._stage != HELD or submission._pending is not None:
-            _give_up(submission, error)
-        hand_over(thread_state.queue)
+        _interrupted(submission, signals, error)
         raise
     return submission
+
+
+def _interrupted(submission: Submission, signals: tuple[Timepoint, ...], error: BaseException) -> None:
+    """Something came between: what was admitted fails or runs on, and nobody is forgotten."""
+    if submission._stage == RETIRED:
+        for point in signals:
+            reaper.leave(finish, point._state)
+    elif submission._stage != HELD or submission._pending is not None:
+        _give_up(submission, error)
+    hand_over(thread_state.queue)
+
+
+def _pass_locked(
+    submission: Submission, waits: list[Target], signals: tuple[Timepoint, ...], out: deque[Firing]
+) -> bool:
+    """Let through in one step what has nothing to do and nothing to wait for. False: take the long way.
+
+    With at most one signal its store is the one moment at which everything happens, so nothing need be claimed.
+    """
+    device = submission._device
+    if device._refusal is not None or len(signals) > 1:
+        return False
+    for state, value in waits:
+        if state.payload < value or state.process.forked:
+            return False
+    if signals:
+        point = signals[0]
+        state = point._state
+        value = point.value
+        state.calm = False
+        if value <= state.payload or value in state.claims or state.failure is not None or state.process.forked:
+            return False
+        submission._stage = RETIRED
+        state.payload = value
+        if state.high < value:
+            state.high = value
+        if state.waiters:
+            collect_locked(state, out)
+        else:
+            state.calm = GIL and not state.claims
+    submission._stage = RETIRED
+    submission._work = None
+    device._submitted += 1
+    device._retired += 1
+    return True
 
 
 def _follow_locked(line: Semaphore, waits: list[Target], signals: tuple[Timepoint, ...]) -> tuple[Timepoint, ...]:
@@ -142,21 +198,45 @@ def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Ti
     device = submission._device
     if device._refusal is not None:
         raise device._refusal(submission)
+    _claim_locked(submission, signals)
+    if waits:
+        _line_up_locked(submission, waits)
+    submission._signals = signals
+    device._submitted += 1
+    if submission._pending and submission._doom is None:
+        device._held[id(submission)] = submission._weakly()
+        _note_uses(submission)
+        return False
+    submission._queued = True
+    submission._stage = READY
+    device._issued[submission] = None  # in sight without a gap: close and starving allocations look there
+    _note_uses(submission)
+    return True
+
+
+def _claim_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> None:
+    """Check all signals, then claim all."""
     for point in signals:
         state = point._state
-        state.busy = True
+        state.calm = False
         if state.process.forked:
             refuse_forked(state.process, state.describe())
         if state.failure is None and (point.value <= state.payload or point.value in state.claims):
             raise _claim_refused(submission, point)
-    for point in signals:
-        state = point._state
-        # A claim on a failed timeline would collide with those made before: nothing can come of it.
-        if state.failure is None:
-            state.claims[point.value] = submission
-            if state.high < point.value:
-                state.high = point.value
-    pending: dict[TimelineState, int] | None = None
+    if signals:
+        claim = submission._weakly()
+        for point in signals:
+            state = point._state
+            # On a failed timeline nothing can come of a claim, and it might collide with an older one.
+            if state.failure is None:
+                state.claims[point.value] = claim
+                if state.high < point.value:
+                    state.high = point.value
+
+
+def _line_up_locked(submission: Submission, waits: list[Target]) -> None:
+    """Join the waiters of what is not reached yet; note the first failure among the waits."""
+    pending: dict[TimelineState, int] | None = submission._pending
     for state, value in waits:
         if state.payload >= value:
             continue
@@ -164,32 +244,24 @@ def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Ti
             refuse_forked(state.process, state.describe())
         if pending is None:
             pending = submission._pending = {}
-        if state in pending:
-            value = max(value, pending[state])
-            remove_waiter_locked(state, pending[state], submission)
+        known = pending.get(state)
+        if known is not None:
+            if known >= value:
+                continue
+            remove_waiter_locked(state, known, submission)
         pending[state] = value
         if not add_waiter_locked(state, value, submission):
             del pending[state]
             if state.payload < value and submission._doom is None:
                 submission._doom = state.failure
                 state.seen = True
-    submission._signals = signals
-    device._submitted += 1
-    if pending and submission._doom is None:
-        device._held.add(submission)
-        _note_uses(submission)
-        return False
-    submission._queued = True
-    submission._stage = READY
-    _note_uses(submission)
-    return True
 
 
 def _note_uses(submission: Submission) -> None:
     for memory in submission._touches:
         memory.uses += 1
     if submission._writes:
-        last = weakref.ref(submission)
+        last = submission._weakly()
         for memory in submission._writes:
             memory.last_write = last
             memory.write_error = None
@@ -197,9 +269,10 @@ def _note_uses(submission: Submission) -> None:
 
 def _claim_refused(submission: Submission, point: Timepoint) -> InvalidArgumentError:
     state = point._state
-    other = state.claims.get(point.value)
-    if other is not None:
-        found = f"{other.describe()} claims it already"
+    claim = state.claims.get(point.value)
+    if claim is not None:
+        other = claim()
+        found = f"{'another submission' if other is None else other.describe()} claims it already"
     else:
         found = f"the payload is {state.payload} already"
     return InvalidArgumentError(
@@ -212,22 +285,14 @@ def _withdraw_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> 
     submission._signals = ()
     submission._stage = HELD
     submission._queued = False
-    submission._device._held.discard(submission)
     for point in signals:
         state = point._state
-        if state.claims.get(point.value) is submission:
+        if submission._ref is not None and state.claims.get(point.value) is submission._ref:
             del state.claims[point.value]
             if state.high == point.value:
                 state.high = max(state.payload, *state.claims, 0)
         settle_locked(state)
-    _leave_waits_locked(submission)
-
-
-def _leave_waits_locked(submission: Submission) -> None:
-    if submission._pending:
-        for state, value in tuple(submission._pending.items()):
-            remove_waiter_locked(state, value, submission)
-        submission._pending = None
+    leave_waits_locked(submission)
 
 
 def _hold(submission: Submission) -> None:
@@ -236,9 +301,9 @@ def _hold(submission: Submission) -> None:
     device = submission._device
     if device._driver.promises and not isinstance(submission._work, HostWork) and _try_promises(submission):
         return
-    for state in tuple(submission._pending or ()):
-        if state.claims:
-            arm(state)
+    for state, value in tuple((submission._pending or {}).items()):
+        if state.promises:
+            arm(state, value)
 
 
 def _try_promises(submission: Submission) -> bool:
@@ -254,7 +319,7 @@ def _try_promises(submission: Submission) -> bool:
     waits = _native_waits(promised)
     if _issue(submission, waits):
         with core_lock:
-            _leave_waits_locked(submission)
+            leave_waits_locked(submission)
         return True
     with core_lock:
         submission._stage = HELD
@@ -270,9 +335,8 @@ def _try_promises(submission: Submission) -> bool:
 def _promises_locked(submission: Submission) -> tuple[tuple[TimelineState, int, Submission], ...] | None:
     found = []
     for state, value in (submission._pending or {}).items():
-        claimed = min((claim for claim in state.claims if claim >= value), default=None)
-        producer = None if claimed is None else state.claims[claimed]
-        if producer is None or producer.timeline is None or producer._device is not submission._device:
+        producer = promise_for(state, value)
+        if producer is None or producer._device is not submission._device:
             return None
         found.append((state, value, producer))
     return tuple(found) if found and submission._doom is None else None
@@ -294,16 +358,15 @@ def launch(submission: Submission) -> None:
         return
     if submission._pending is not None:
         with core_lock:
-            _leave_waits_locked(submission)
-            submission._device._held.discard(submission)
             if submission._stage == HELD:
                 submission._stage = READY
+                submission._device._issued[submission] = None
+            leave_waits_locked(submission)
     if submission._doom is not None:
         retire(submission, submission._doom)
         return
-    device = submission._device
     if not _issue(submission, ()):
-        device._put_off(submission)
+        submission._device._put_off(submission)
 
 
 def _issue(submission: Submission, waits: Any) -> bool:
@@ -332,12 +395,25 @@ def _issue(submission: Submission, waits: Any) -> bool:
         return True
     timeline = submission.timeline
     if timeline is not None:
+        with core_lock:
+            _promise_locked(submission)
         device._count(submission, timeline)
         if _listened_to(submission):
             arm_submission(submission)
         if device._driver.promises:
             _offer(submission)
     return True
+
+
+def _promise_locked(submission: Submission) -> None:
+    """The claims of an issued submission are promises now, unless it is over already."""
+    if submission._stage != ISSUED:
+        return
+    for point in submission._signals:
+        if point._state.claims.get(point.value) is submission._ref:
+            point._state.promises[point.value] = submission
+    if submission._completion is not None:
+        submission._completion.promises[1] = submission
 
 
 class _Offer:
@@ -396,10 +472,15 @@ def _give_up(submission: Submission, error: BaseException) -> None:
 def abort(submission: Submission, error: AbortedError) -> bool:
     """Fail a submission that is still held. False: it is not, or no longer."""
     refuse_forked(submission._device._process, submission.describe())
-    with core_lock:
-        if submission._stage != HELD or submission._queued or submission._pending is None:
-            return False
-        submission._queued = True
-        submission._doom = error
-    retire(submission, error)
+    try:
+        with core_lock:
+            if submission._stage != HELD or submission._queued or submission._pending is None:
+                return False
+            submission._doom = error
+            submission._queued = True
+        retire(submission, error)
+    except BaseException:
+        if submission._doom is error:
+            reaper.leave(retire, submission, error)
+        raise
     return True

@@ -1,4 +1,9 @@
-"""The public semaphore: the right to signal a timeline."""
+"""The public semaphore: the right to signal a timeline.
+
+The three short calls, `query`, `signal` and a `wait` for what is reached, have a plain case that is one test of `calm`
+and no call. That a semaphore was made before a fork is not tested there: a forked child puts the checking forms in
+their place instead (`_check_forks`), so only programs that fork pay for it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,13 @@ from ..errors import AbortedError
 from ..types import MAX_VALUE
 from . import process
 from .background import reaper
-from .host_wait import wait_for
+from .host_wait import spin_for, wait_targets
 from .lock import core_lock
 from .progress import look
 from .timeline import TimelineState, advance, checked_value, fail, failed_error
 from .timepoint import Timepoint
+
+_SHORT_WAIT = 0.001
 
 
 class Semaphore:
@@ -73,7 +80,7 @@ class Semaphore:
     def value(self) -> int:
         """The last payload. Never raises, also after a failure."""
         state = self._state
-        if state.claims:
+        if state.promises:
             look(state)
         return state.payload
 
@@ -81,7 +88,7 @@ class Semaphore:
     def failure(self) -> BaseException | None:
         """The first error, or None."""
         state = self._state
-        if state.claims:
+        if state.promises:
             look(state)
         state.seen = state.seen or state.failure is not None
         return state.failure
@@ -93,12 +100,9 @@ class Semaphore:
             SemaphoreFailedError: the semaphore has failed; `__cause__` is the first error.
         """
         state = self._state
-        if state.claims:
-            look(state)
-        if state.failure is None and not state.process.forked:
+        if state.calm:
             return state.payload
-        process.refuse_forked(state.process, state.describe())
-        raise failed_error(state, state.payload + 1, self)
+        return _query(self)
 
     def signal(self, value: int) -> None:
         """Raise the payload to `value` and set free whoever waits for it. Never blocks.
@@ -110,14 +114,9 @@ class Semaphore:
             SemaphoreFailedError: the semaphore has failed.
         """
         state = self._state
-        # The plain case without the lock: from the test of `busy` to the store there is no call and no loop (M38).
-        if (
-            type(value) is int
-            and not state.busy
-            and state.payload < value <= MAX_VALUE
-            and state.failure is None
-            and not state.process.forked
-        ):
+        # The plain case without the lock: no call and no loop from the test of `calm` to the store (M38). The bound is
+        # a small int because comparing with a large one costs as much as all the rest.
+        if value.__class__ is int and state.calm and state.payload < value < 0x3FFFFFFF:
             state.payload = value
             return
         advance(self, value)
@@ -127,11 +126,11 @@ class Semaphore:
 
         What was reached stays reached (M7). Never blocks.
         """
-        if not isinstance(error, BaseException):
-            raise TypeError(f"{self._state.describe()}: fail takes an exception, not {type(error).__name__}")
         state = self._state
+        if not isinstance(error, BaseException):
+            raise TypeError(f"{state.describe()}: fail takes an exception, not {type(error).__name__}")
         process.refuse_forked(state.process, state.describe())
-        if state.claims and not core_lock._is_owned():  # type: ignore[attr-defined]
+        if state.promises:
             look(state)
         fail(state, error)
 
@@ -148,13 +147,16 @@ class Semaphore:
             InvalidArgumentError: the timeout is negative or not a number.
         """
         state = self._state
-        if timeout is None and type(value) is int and 0 <= value <= state.payload and not state.process.forked:
-            return
-        wait_for(state, checked_value(value, state.describe()), timeout)
+        if value.__class__ is int and (timeout is None or timeout >= _SHORT_WAIT):
+            if 0 <= value <= state.payload:
+                return
+            if state.failure is None and value > 0 and spin_for(state, value):
+                return
+        wait_targets([(state, checked_value(value, state.describe()))], any_of_them=False, timeout=timeout)
 
     def at(self, value: int) -> Timepoint:
         """Return the timepoint of this semaphore at `value`."""
-        if type(value) is int and 0 <= value <= MAX_VALUE:
+        if value.__class__ is int and 0 <= value <= MAX_VALUE:
             return Timepoint(self, value)
         return Timepoint(self, checked_value(value, self._state.describe()))
 
@@ -175,6 +177,33 @@ class Semaphore:
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{self._state.describe()} belongs to its process and cannot be pickled")
+
+
+def _query(semaphore: Semaphore) -> int:
+    """The whole of `query`."""
+    state = semaphore._state
+    process.refuse_forked(state.process, state.describe())
+    if state.promises:
+        look(state)
+    if state.failure is not None:
+        raise failed_error(state, state.payload + 1, semaphore)
+    return state.payload
+
+
+def _wait(semaphore: Semaphore, value: int, timeout: float | None = None) -> None:
+    """The whole of `wait`."""
+    state = semaphore._state
+    process.refuse_forked(state.process, state.describe())
+    wait_targets([(state, checked_value(value, state.describe()))], any_of_them=False, timeout=timeout)
+
+
+def _check_forks() -> None:
+    Semaphore.query = _query  # type: ignore[method-assign]
+    Semaphore.signal = advance  # type: ignore[method-assign,assignment]
+    Semaphore.wait = _wait  # type: ignore[method-assign]
+
+
+process.in_child(_check_forks)
 
 
 def _abandon(state: TimelineState) -> None:

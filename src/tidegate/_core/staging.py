@@ -12,6 +12,7 @@ from bisect import insort
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from .background import reaper
 from .buffer import Buffer, Bytes, checked_int
 from .subscription import when_over
 
@@ -62,7 +63,7 @@ class StagingBuffer:
         self.capacity = capacity
         self._buffer = device.allocate(capacity, memory="host", label="staging")
         self._bytes = self._buffer._host_bytes(writable=True)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # not to be taken twice, but because it knows its owner
         self._gaps: list[tuple[int, int]] = [(0, capacity)]  # (begin, end), sorted, never touching
         self._next = 0
         self._closed = False
@@ -92,6 +93,8 @@ class StagingBuffer:
             raise InvalidArgumentError(f"staging buffer: the alignment is {step}, and must be a power of two")
         if size > self.capacity:
             raise OutOfRangeError(f"staging buffer: {size} bytes are more than its capacity of {self.capacity}")
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise ResourceExhaustedError("staging buffer: a finalizer or signal handler cannot reserve in a reservation")
         with self._lock:
             if self._closed:
                 raise ClosedError("the staging buffer is closed")
@@ -116,6 +119,9 @@ class StagingBuffer:
 
     def _give_back(self, offset: int, nbytes: int) -> None:
         if nbytes == 0:
+            return
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            reaper.leave(self._give_back, offset, nbytes)  # a finalizer or signal handler has interrupted us
             return
         with self._lock:
             insort(self._gaps, (offset, offset + nbytes))

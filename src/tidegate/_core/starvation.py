@@ -20,7 +20,8 @@ class Starvation:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._waiting: dict[Submission, ResourceExhaustedError] = {}
-        self._retrying = False
+        self._trying: dict[Submission, ResourceExhaustedError] = {}
+        self._asked = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -34,40 +35,54 @@ class Starvation:
         with core_lock:
             self._waiting[submission] = error
             self._device._attention = True
-            judge = not self._retrying
-        if judge:
-            self._judge()
+            known = submission in self._trying
+        if not known:
+            self.retry()
 
     def retry(self) -> None:
-        """Memory may have come back: try all of them once, then give up those that nothing can help."""
+        """Memory may have come back: try all of them, and fail them when nothing can help.
+
+        Whether help may come is asked *before* trying. If none could, and the try fails all the same, it is certain;
+        asked afterwards, memory that came back in between would be overlooked.
+        """
+        while True:
+            with core_lock:
+                self._asked = True
+                if self._trying or not self._waiting:
+                    return
+                self._asked = False
+                hopeful = self._help_comes_locked()
+                waiting = self._trying = dict(self._waiting)
+            try:
+                served = self._try(waiting)
+            finally:
+                with core_lock:
+                    self._trying = {}
+            if served or self._asked:
+                continue
+            if not hopeful:
+                self._give_up(waiting)
+            return
+
+    def _try(self, waiting: dict[Submission, ResourceExhaustedError]) -> bool:
+        """Try each once. Returns whether any was served."""
         from .scheduling import _issue
 
-        with core_lock:
-            if self._retrying or not self._waiting:
-                return
-            self._retrying = True
-            waiting, self._waiting = self._waiting, {}
-        try:
-            for submission in waiting:
-                if submission._stage != RETIRED:
-                    _issue(submission, ())
-        finally:
+        served = False
+        for submission in waiting:
             with core_lock:
-                self._retrying = False
-                for submission, error in waiting.items():
-                    # Only after an interrupt: those that were not tried are still there.
-                    if submission._stage not in (RETIRED,) and not submission.taken:
-                        self._waiting.setdefault(submission, error)
-        self._judge()
+                self._waiting.pop(submission, None)
+            if submission._stage != RETIRED:
+                _issue(submission, ())
+            served = served or submission not in self._waiting
+        return served
 
-    def _judge(self) -> None:
-        """Fail what nothing can help."""
-        with core_lock:
-            if not self._waiting or self._help_comes_locked():
-                return
-            hopeless, self._waiting = self._waiting, {}
+    def _give_up(self, hopeless: dict[Submission, ResourceExhaustedError]) -> None:
         for submission, error in hopeless.items():
-            retire(submission, error)
+            with core_lock:
+                waits = self._waiting.pop(submission, None) is not None
+            if waits:
+                retire(submission, error)
 
     def _help_comes_locked(self) -> bool:
         """Whether anything in flight may give memory back.
@@ -78,7 +93,8 @@ class Starvation:
         device = self._device
         if any(submission not in self._waiting for submission in device._issued) or device._backlog:
             return True
-        return any(_gives_back(held) and not self._depends_locked(held) for held in device._held)
+        held = [ref() for ref in tuple(device._held.values())]
+        return any(one is not None and _gives_back(one) and not self._depends_locked(one) for one in held)
 
     def _depends_locked(self, submission: Submission) -> bool:
         seen: set[int] = set()
@@ -91,7 +107,8 @@ class Starvation:
                 continue
             seen.add(id(current))
             for state, value in (current._pending or {}).items():
-                stack += [producer for claim, producer in state.claims.items() if claim >= value]
+                claims = [ref() for claim, ref in state.claims.items() if claim >= value]
+                stack += [producer for producer in claims if producer is not None]
         return False
 
 

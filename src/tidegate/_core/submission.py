@@ -1,15 +1,15 @@
 """A submission: work on its way, and the handle the user holds (M3, M14 to M21).
 
-Who holds whom. A held submission is owned by the timelines it waits for (it stands among their waiters) and by those it
-will signal (among their claims); the device knows it weakly. So when nobody is left who could signal what it waits
+Who holds whom. A held submission is owned by the timelines it waits for, among whose waiters it stands, and by nothing
+else: those it will signal, the buffers it will write and its device know it weakly. So when nobody is left who could signal what it waits
 for, the semaphores are collected and it ends (M12). An issued one is held by its device. It holds what it touches, and
 the semaphore objects it will signal, until it retires.
 """
 
 from __future__ import annotations
 
-import linecache
 import logging
+import weakref
 from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,8 +45,6 @@ class Completion(TimelineState):
     def __init__(self, submission: Submission) -> None:
         super().__init__(0, "", submission._site)
         self.text = submission.describe()
-        self.claims[1] = submission
-        self.busy = True
 
     def describe(self) -> str:
         return self.text
@@ -55,16 +53,19 @@ class Completion(TimelineState):
 class _Unseen:
     """Stands with a failure until somebody looks at it; reports it if nobody ever does (M21)."""
 
-    __slots__ = ("error", "seen", "signals", "text")
+    __slots__ = ("error", "seen", "states", "text")
 
     def __init__(self, submission: Submission, error: BaseException) -> None:
+        self.seen = True  # until all is here: an interrupted constructor has nothing to report
         self.text = submission.describe()
         self.error = error
-        self.signals = [point._state for point in submission._signals]
+        self.states: list[TimelineState] = [point._state for point in submission._signals]
+        if submission._completion is not None:
+            self.states.append(submission._completion)
         self.seen = False
 
     def __del__(self) -> None:
-        if not (self.seen or process.here.exiting or any(state.seen for state in self.signals)):
+        if not (self.seen or process.here.exiting or any(state.seen for state in self.states)):
             reaper.leave(_report, self.text, self.error)
 
 
@@ -97,7 +98,10 @@ class Submission:
     _promised: tuple[tuple[TimelineState, int, Submission], ...] = ()
     _result: Any = None
     _again = False
+    _counted = False
     _line: Semaphore | None = None
+    _pending: dict[TimelineState, int] | None = None
+    _ref: weakref.ref[Submission] | None = None
 
     def __init__(self, queue: Queue, work: Work, site: Site) -> None:
         self._queue = queue
@@ -105,7 +109,6 @@ class Submission:
         self._work: Work | None = work
         self._kind = work.kind
         self._site = site
-        self._pending: dict[TimelineState, int] | None = None
 
     # What the timelines and the trampoline call -------------------------------------------------------------------
 
@@ -214,13 +217,28 @@ class Submission:
             completion = Completion(self)
             with core_lock:
                 if self._completion is None:
-                    if self._stage == RETIRED:
-                        completion.claims.clear()
-                        completion.failure = self._error
-                        completion.payload = 1 if self._error is None else 0
+                    self._begin_completion_locked(completion)
                     self._completion = completion
                 completion = self._completion
         return completion, 1
+
+    def _begin_completion_locked(self, completion: Completion) -> None:
+        if self._stage != RETIRED:
+            completion.calm = False
+            completion.claims[1] = self._weakly()
+            if self.timeline is not None:
+                completion.promises[1] = self
+            return
+        completion.failure = self._error
+        completion.payload = 1 if self._error is None else 0
+        if self._unseen is not None:
+            self._unseen.states.append(completion)
+
+    def _weakly(self) -> weakref.ref[Submission]:
+        """Return the weak reference that stands for it in claims."""
+        if self._ref is None:
+            self._ref = weakref.ref(self)
+        return self._ref
 
 
 def site_text(site: Site | None) -> str:
@@ -234,11 +252,3 @@ def site_text(site: Site | None) -> str:
             line = number
             break
     return f"{code.co_filename}:{line}"
-
-
-def source_line(site: Site | None) -> str:
-    """Return the text of the line a site stands on, or an empty string."""
-    if site is None:
-        return ""
-    file, _, line = site_text(site).rpartition(":")
-    return linecache.getline(file, int(line)).strip()

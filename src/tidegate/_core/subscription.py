@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..types import Outcome
 from .arming import arm
 from .background import reaper, report_unraisable
 from .host_wait import target_of
@@ -14,25 +15,20 @@ from .process import refuse_forked
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked
 
-Arguments = Callable[["BaseException | None"], tuple[Any, ...]]
-
 _ARMED, _DUE, _OVER, _CANCELLED = range(4)
 
 
 class Subscription:
     """A registered callback."""
 
-    __slots__ = ("_arguments", "_error", "_function", "_phase", "_state", "_value")
+    __slots__ = ("_error", "_function", "_phase", "_state", "_value")
 
     is_work = False
 
-    def __init__(
-        self, state: TimelineState, value: int, function: Callable[..., object], arguments: Arguments
-    ) -> None:
+    def __init__(self, state: TimelineState, value: int, function: Callable[..., object]) -> None:
         self._state = state
         self._value = value
         self._function: Callable[..., object] | None = function
-        self._arguments: Arguments | None = arguments
         self._error: BaseException | None = None
         self._phase = _ARMED
 
@@ -47,23 +43,29 @@ class Subscription:
         """Call, once. What the callback raises goes to `sys.unraisablehook` and harms nobody."""
         if self._phase != _DUE:
             return
-        function, arguments = self._function, self._arguments
+        function = self._function
         assert function is not None
-        assert arguments is not None
-        given = arguments(self._error)
+        given = self._arguments()
         # No call between this and the user's function: an interrupt comes before both, or into the function.
         self._phase = _OVER
         try:
             function(*given)
         except Exception as error:
             report_unraisable(error, function)
-        self._function = self._arguments = None
+        self._function = None
+
+    def _arguments(self) -> tuple[Any, ...]:
+        # The waiter holds the state, not the semaphore (M12): the timepoint is made anew.
+        from .semaphore import Semaphore
+
+        outcome = Outcome.REACHED if self._error is None else Outcome.FAILED
+        return Semaphore._over(self._state)._at(self._value), outcome, self._error
 
     def cancel(self) -> bool:
         """Take the callback back. True: it was not called and never will be."""
         if self._phase == _ARMED:
             self._phase = _CANCELLED  # no call between test and store: a finalizer may be the caller
-            self._function = self._arguments = None
+            self._function = None
             if core_lock._is_owned():  # type: ignore[attr-defined]
                 reaper.leave(self._unregister)
             else:
@@ -76,18 +78,29 @@ class Subscription:
             remove_waiter_locked(self._state, self._value, self)
 
 
-def subscribe(state: TimelineState, value: int, function: Callable[..., object], arguments: Arguments) -> Subscription:
-    """Have `function(*arguments(error))` called when a timeline reaches `value` (error None) or fails."""
-    refuse_forked(state.process, state.describe())
+class _Over(Subscription):
+    """A callback that is told nothing but that it is over."""
+
+    __slots__ = ()
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return ()
+
+
+def subscribe(subscription: Subscription) -> Subscription:
+    """Register a callback; called at once if its timepoint is decided."""
+    state, value = subscription._state, subscription._value
+    if state.process.forked:
+        refuse_forked(state.process, state.describe())
     reaper.ensure()
-    subscription = Subscription(state, value, function, arguments)
     out = thread_state.queue
     try:
         with core_lock:
             if not add_waiter_locked(state, value, subscription):
                 subscription.due(state, None if state.payload >= value else state.failure, out)
-        if state.claims:
-            arm(state)
+                state.seen = state.seen or state.payload < value
+        if state.promises:
+            arm(state, value)
         drain()
     except BaseException:
         subscription.cancel()
@@ -99,8 +112,4 @@ def subscribe(state: TimelineState, value: int, function: Callable[..., object],
 def when_over(point: Any, function: Callable[[], object]) -> Subscription:
     """Have `function()` called when a timepoint or submission is over, well or not."""
     state, value = target_of(point, "when_over")
-    return subscribe(state, value, function, _no_arguments)
-
-
-def _no_arguments(_error: BaseException | None) -> tuple[Any, ...]:
-    return ()
+    return subscribe(_Over(state, value, function))

@@ -4,10 +4,14 @@ Whoever waits holds the state; whoever may signal holds the `Semaphore` (M12). A
 `_locked` run inside a core section. They collect what becomes free in `out`, the thread's trampoline queue, and never
 run it.
 
-*busy* and the fast path. A semaphore that nobody waits for and no submission has claimed is not busy, and then
-`Semaphore.signal` raises the payload by a test and a store without the lock: under the GIL nothing can come between
-them, for there is no call and no loop (M38). Whoever wants to wait or claim sets `busy` first and looks at the payload
-afterwards, so either the signaller sees it, or it sees the signal.
+*calm* and the fast path. A timeline is calm while nobody waits for it, no submission claims it and it has not failed.
+Then `Semaphore.signal` raises the payload by a test and a store without the lock: under the GIL nothing can come
+between them, for there is no call and no loop (M38). Whoever wants to wait or claim ends the calm first and looks at
+the payload afterwards, so either the signaller sees it, or it sees the signal.
+
+*Claims and promises.* A claim belongs to a submission, known weakly, because a held one is owned by what it waits for
+alone (M12). It is a promise once the submission is issued on a device that counts (M3); only those can be armed and
+looked at, and only those may be many without anybody walking over them in vain.
 
 *Again after an interrupt.* A section may be left by a KeyboardInterrupt after any call. So each step is repeatable:
 `due` of a waiter notes only once, a bucket of waiters is removed after all in it were noted, and stale entries of the
@@ -57,7 +61,7 @@ class TimelineState:
 
     __slots__ = (
         "__weakref__",
-        "busy",
+        "calm",
         "claims",
         "failure",
         "high",
@@ -65,6 +69,7 @@ class TimelineState:
         "owner",
         "payload",
         "process",
+        "promises",
         "seen",
         "site",
         "values",
@@ -75,12 +80,13 @@ class TimelineState:
         self.payload = payload
         self.failure: BaseException | None = None
         self.seen = False
-        self.busy = not GIL
+        self.calm = GIL
         self.process = process.here
         self.high = payload
         self.waiters: dict[int, dict[Waiter, None]] = {}
         self.values: list[int] = []
-        self.claims: dict[int, Submission] = {}
+        self.claims: dict[int, weakref.ref[Submission]] = {}
+        self.promises: dict[int, Submission] = {}
         self.label = label
         self.site = site
         self.owner: weakref.ref[Semaphore] | None = None
@@ -103,7 +109,7 @@ def checked_value(value: Any, what: str) -> int:
 
 def add_waiter_locked(state: TimelineState, value: int, waiter: Waiter) -> bool:
     """Register a waiter. False: the timepoint is already reached or the timeline has failed."""
-    state.busy = True
+    state.calm = False
     if state.payload >= value or state.failure is not None:
         settle_locked(state)
         return False
@@ -129,9 +135,8 @@ def remove_waiter_locked(state: TimelineState, value: int, waiter: Waiter) -> No
 
 
 def settle_locked(state: TimelineState) -> None:
-    """Allow the fast path again where nobody waits and nothing is claimed."""
-    if GIL:
-        state.busy = bool(state.waiters or state.claims)
+    """Say whether the timeline is calm."""
+    state.calm = GIL and not (state.waiters or state.claims or state.failure is not None)
 
 
 def collect_locked(state: TimelineState, out: deque[Firing]) -> None:
@@ -173,27 +178,20 @@ def fail_locked(state: TimelineState, error: BaseException, out: deque[Firing]) 
 def advance(semaphore: Semaphore, value: Any) -> None:
     """Signal from the host, with the lock: the way of every signal that is not the plain case (M6)."""
     state = semaphore._state
-    value = checked_value(value, state.describe())
-    process.refuse_forked(state.process, state.describe())
+    if type(value) is not int or not 0 <= value <= MAX_VALUE:
+        value = checked_value(value, state.describe())
+    if state.process.forked:
+        process.refuse_forked(state.process, state.describe())
     if core_lock._is_owned():  # type: ignore[attr-defined]
         reaper.leave(advance, semaphore, value)
         return
     out = thread_state.queue
     try:
         with core_lock:
-            state.busy = True
-            try:
-                if state.failure is not None:
-                    raise failed_error(state, value, semaphore)
-                if state.payload >= value:
-                    raise InvalidArgumentError(
-                        f"{state.describe()}: cannot signal {value}: the payload is {state.payload} and must rise",
-                        value=value,
-                        payload=state.payload,
-                    )
-            except TidegateError:
+            state.calm = False
+            if state.failure is not None or state.payload >= value:
                 settle_locked(state)
-                raise
+                raise _not_raised(semaphore, value)
             raise_locked(state, value, out)
             settle_locked(state)
         drain()
@@ -205,6 +203,17 @@ def advance(semaphore: Semaphore, value: Any) -> None:
         raise
 
 
+def _not_raised(semaphore: Semaphore, value: int) -> TidegateError:
+    state = semaphore._state
+    if state.failure is not None:
+        return failed_error(state, value, semaphore)
+    return InvalidArgumentError(
+        f"{state.describe()}: cannot signal {value}: the payload is {state.payload} and must rise",
+        value=value,
+        payload=state.payload,
+    )
+
+
 def fail(state: TimelineState, error: BaseException) -> None:
     """Fail a timeline; the first failure wins (M7)."""
     if core_lock._is_owned():  # type: ignore[attr-defined]
@@ -214,7 +223,7 @@ def fail(state: TimelineState, error: BaseException) -> None:
     out = thread_state.queue
     try:
         with core_lock:
-            state.busy = True
+            state.calm = False
             fail_locked(state, error, out)
         drain()
     except BaseException:
@@ -226,7 +235,7 @@ def fail(state: TimelineState, error: BaseException) -> None:
 def finish(state: TimelineState) -> None:
     """Complete what an interrupted thread began on `state`."""
     with core_lock:
-        state.busy = True
+        state.calm = False
         collect_locked(state, thread_state.queue)
     drain()
 

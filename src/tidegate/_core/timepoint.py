@@ -9,6 +9,7 @@ from ..types import Outcome
 from .awaiting import wait_async
 from .progress import look
 from .subscription import Subscription, subscribe
+from .timeline import TimelineState
 
 if TYPE_CHECKING:
     from .semaphore import Semaphore
@@ -42,9 +43,12 @@ class Timepoint:
     def reached(self) -> bool:
         """Whether the payload has got there. Never raises."""
         state = self._state
-        if state.payload < self.value and state.claims:
+        if state.payload < self.value and state.promises:
             look(state)
         return state.payload >= self.value
+
+    def _wait_target(self) -> tuple[TimelineState, int]:
+        return self._state, self.value
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until it is reached: see `Semaphore.wait`."""
@@ -76,13 +80,4 @@ class Timepoint:
         """
         if not callable(function):
             raise TypeError(f"add_callback takes a function, not {type(function).__name__}")
-        state, value = self._state, self.value
-
-        def arguments(error: BaseException | None) -> tuple[Timepoint, Outcome, BaseException | None]:
-            # The waiter holds the state, not the semaphore (M12): the timepoint is made anew.
-            from .semaphore import Semaphore
-
-            outcome = Outcome.REACHED if error is None else Outcome.FAILED
-            return Timepoint(Semaphore._over(state), value), outcome, error
-
-        return subscribe(state, value, function, arguments)
+        return subscribe(Subscription(self._state, self.value, function))

@@ -70,12 +70,12 @@ class _SharedDevice:
     """The process-wide CPU device behind `from_dlpack` without a device."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._device: Device | None = None
         in_child(self._forget)
 
     def _forget(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._device = None
 
     def get(self) -> Device:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             test = _test_of(item.nodeid)
             config.stash[_RECORDS][test] = {"test": test, "rules": rules, "outcome": "collected", "why": ""}
         _apply_limits(item, subject)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    if not any(item.path.parent == SUITE for item in session.items):
+        return (yield)
+    with _subject_of(session.config).around():
+        return (yield)
 
 
 def rules_of(item: pytest.Item) -> list[str]:
@@ -194,7 +202,9 @@ def open_device(subject: Subject) -> Iterator[Callable[..., tg.Device]]:
 
 def _close_and_check(device: tg.Device) -> None:
     """Close a device; whatever a test left behind, nothing may be held or running afterwards."""
-    device.close(timeout=30)
+    from .latches import LIMIT
+
+    device.close(timeout=LIMIT)
     statistics = device.statistics()
     assert (statistics.held, statistics.issued) == (0, 0), f"{device!r} leaked submissions: {statistics}"
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ class Subject:
         lacks: Capabilities it does not have, with the reason.
         never: Tests that do not apply to it, with the reason.
         not_yet: Tests it does not pass yet, with the reason.
+        around: Entered for the life of the run; how the wrong drivers of `tidegate.testing.faulty` are made.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Subject:
     lacks: Mapping[str, str] = field(default_factory=dict)
     never: Mapping[str, str] = field(default_factory=dict)
     not_yet: Mapping[str, str] = field(default_factory=dict)
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.lacks) - set(CAPABILITIES))
@@ -142,6 +145,15 @@ def null() -> Subject:
     )
 
 
+def faulty(fault: str) -> Subject:
+    """The CPU device with a fault of `tidegate.testing.faulty`: a subject that must fail, as `faulty-NAME`."""
+    from tidegate.testing.faulty import FAULTS
+
+    if fault not in FAULTS:
+        raise tg.InvalidArgumentError(f"there is no fault {fault!r}; the faults are {', '.join(FAULTS)}")
+    return replace(cpu(), name=f"faulty-{fault}", around=FAULTS[fault].apply)
+
+
 #: The subjects that come with Tidegate. A function each, so that asking for one imports no other driver.
 BUILT_IN: Mapping[str, Callable[[], Subject]] = {
     "cpu": cpu,
@@ -157,13 +169,15 @@ def known() -> list[str]:
 
 
 def find(name: str) -> Subject:
-    """The subject called `name`: built in, from an entry point, or written as `package.module:attribute`.
+    """The subject called `name`: built in, faulty, from an entry point, or written as `package.module:attribute`.
 
     Raises:
         InvalidArgumentError: nothing is known by that name; the text lists what is.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
+    if name.startswith("faulty-"):
+        return faulty(name.removeprefix("faulty-"))
     for point in metadata.entry_points(group=ENTRY_POINTS):
         if point.name == name:
             return _made(point.load())

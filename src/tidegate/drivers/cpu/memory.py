@@ -44,7 +44,11 @@ class CpuStorage(Storage):
         return self.bytes()
 
     def __del__(self) -> None:
-        self._pool.take_back(self._block)
+        try:
+            pool, block = self._pool, self._block
+        except AttributeError:
+            return  # interrupted in the constructor; the pool still counts the block as handed out
+        pool.take_back(block)
 
 
 class WrappedStorage(Storage):
@@ -77,7 +81,7 @@ class CpuPool(DriverPool):
         if budget is not None and budget < 0:
             raise InvalidArgumentError(f"pool: the budget is {budget}, and must be 0 or more bytes")
         self._budget = budget
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may allocate in the middle of an allocation; every step holds
         self._free: dict[int, list[Block]] = {}
         self._returned: deque[Block] = deque()
         self._allocated = 0

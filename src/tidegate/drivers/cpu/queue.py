@@ -40,25 +40,25 @@ class CpuQueue(DriverQueue):
 
 
 class _Task:
-    """Work on its way to a worker. Reports its end, also where it never runs to it."""
+    """Work on its way to a worker. Called again after an interrupt, it does not repeat the work but reports its end."""
 
-    __slots__ = ("_finished", "_step", "_ticket")
+    __slots__ = ("_error", "_finished", "_step", "_ticket")
 
     def __init__(self, ticket: Ticket, step: Callable[[], object], finished: Callable[..., None]) -> None:
         self._ticket = ticket
         self._step: Callable[[], object] | None = step
         self._finished = finished
+        self._error: BaseException | None = None
 
     def __call__(self) -> None:
         step, self._step = self._step, None
-        error: BaseException | None = None
-        try:
-            assert step is not None
-            step()
-        except BaseException as raised:
-            error = raised
-        # The storage must be free before the end is told: whoever waits for it may allocate at once.
-        del step
-        self._finished(self._ticket, error)
-        if error is not None and not isinstance(error, Exception):
-            raise error
+        if step is not None:
+            try:
+                step()
+            except BaseException as error:
+                self._error = error
+            # The storage must be free before the end is told: whoever waits for it may allocate at once.
+            del step
+        self._finished(self._ticket, self._error)
+        if self._error is not None and not isinstance(self._error, Exception):
+            raise self._error

@@ -15,28 +15,41 @@ from queue import SimpleQueue
 
 from tidegate._core.background import report_unraisable
 from tidegate._core.thread_state import thread_state
+from tidegate._core.timeline import GIL
 
 _HINTS = 64
+_claims = threading.Lock()
 
 
 class Task:
     """Something to run once, by whoever claims it first."""
 
-    __slots__ = ("_run", "_token")
+    __slots__ = ("_claimed", "_run")
 
     def __init__(self, run: Callable[[], object]) -> None:
         self._run: Callable[[], object] | None = run
-        self._token = [None]
+        self._claimed = False
 
     def run(self) -> bool:
-        """Run it unless somebody else has; returns whether this call did."""
+        """Run it unless somebody else does; returns whether this call did. Interrupted, it can be run again."""
+        if GIL:
+            # No call between test and store (M38), so an interrupt finds the task either unclaimed or below.
+            if self._claimed:
+                return False
+            self._claimed = True
+        else:
+            with _claims:
+                if self._claimed:
+                    return False
+                self._claimed = True
         try:
-            self._token.pop()
-        except IndexError:
-            return False
-        run, self._run = self._run, None
-        assert run is not None
-        run()
+            run = self._run
+            assert run is not None
+            run()
+            self._run = None
+        except BaseException:
+            self._claimed = False
+            raise
         return True
 
 
@@ -67,8 +80,12 @@ class Workers:
                 task = self._hints.popleft()
             except IndexError:
                 return False
-            if task.run():
-                return True
+            try:
+                if task.run():
+                    return True
+            except BaseException:
+                self._tasks.put(task)  # the workers passed it over while it was claimed here
+                raise
         return False
 
     def stop(self, patience: float) -> None:

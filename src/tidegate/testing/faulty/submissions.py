@@ -1,0 +1,336 @@
+"""Faults of submissions: waits, signals, claims, failure, cancelling, lanes, interrupts."""
+
+# ruff: noqa: D401 - the docstring of a fault says what it does wrong
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate._core import retirement, scheduling, submission, thread_state, timeline
+from tidegate._core.lock import core_lock
+from tidegate._core.submission import HELD, READY, Submission
+from tidegate._core.timepoint import Timepoint
+from tidegate.drivers.cpu.queue import _Task
+from tidegate.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, SemaphoreFailedError
+
+from .fault import Patch, fault
+
+
+def as_list(wait: Any) -> list[Any]:
+    """Return what `wait=` was given as a list."""
+    if wait is None:
+        return []
+    return [wait] if isinstance(wait, (Timepoint, Submission)) else list(wait)
+
+
+def held_on(queue: Any) -> list[Submission]:
+    """Return what is held on a queue."""
+    with core_lock:
+        return [held for held in queue._device._held_locked() if held._queue is queue]
+
+
+# Waits and signals --------------------------------------------------------------------------------------------------
+
+
+@fault("M3", "M14", killed_by="test_submission::test_the_signal_comes_after_the_work")
+def signals_early(patch: Patch) -> None:
+    """A worker reports the end of its work before it begins."""
+    real = _Task.__call__
+
+    def call(self: Any) -> None:
+        self._finished(self._ticket)
+        real(self)
+
+    patch.method(_Task, "__call__", call)
+
+
+@fault("M14", killed_by="test_submission::test_several_waits_are_all_needed_and_several_signals_all_come")
+def loses_a_wait(patch: Patch) -> None:
+    """Of several waits only the last one counts."""
+    real = scheduling.waits_of
+    patch.function(real, lambda wait: real(wait)[-1:])
+
+
+@fault("M14", "M20", killed_by="test_submission::test_a_submission_takes_any_number_of_waits_and_signals")
+def issues_before_all_waits_are_met(patch: Patch) -> None:
+    """The first wait that is met sets the work free."""
+    real = Submission.due
+
+    def due(self: Any, state: Any, error: Any, out: Any) -> None:
+        real(self, state, error, out)
+        if not self._queued:
+            self._queued = True
+            out.append(self)
+
+    patch.method(Submission, "due", due)
+
+
+@fault("M3", killed_by="test_submission::test_several_waits_are_all_needed_and_several_signals_all_come")
+def ignores_the_second_signal(patch: Patch) -> None:
+    """Of several signals only the first one is made."""
+    real = scheduling.signals_of
+    patch.function(real, lambda signal: real(signal)[:1])
+
+
+@fault("M3", killed_by="test_submission::test_of_two_points_of_one_semaphore_in_signal_the_higher_counts")
+def takes_the_lower_of_two_signals(patch: Patch) -> None:
+    """Of two points of one semaphore the last one given counts, not the higher."""
+    real = scheduling.signals_of
+
+    def signals_of(signal: Any) -> Any:
+        points = {point._state: point for point in as_list(signal)}
+        return real(points.values())
+
+    patch.function(real, signals_of)
+
+
+@fault("M15", killed_by="test_submission::test_held_work_never_delays_ready_work")
+def blocks_behind_the_head_of_the_line(patch: Patch) -> None:
+    """A queue is a line: what is ready waits for everything before it that is still held."""
+    real = scheduling.submit
+
+    def submit(submission: Any, wait: Any, signal: Any) -> Any:
+        before = held_on(submission._queue)
+        return real(submission, [*as_list(wait), *before], signal)
+
+    patch.function(real, submit)
+
+
+# Claims -------------------------------------------------------------------------------------------------------------
+
+
+@fault("M6", killed_by="test_submission::test_a_point_that_is_claimed_already_is_refused_at_the_call")
+def takes_a_claim_away(patch: Patch) -> None:
+    """A point that is claimed already may be claimed again, and the first claim is forgotten."""
+    real = scheduling.submit
+
+    def submit(submission: Any, wait: Any, signal: Any) -> Any:
+        signals = scheduling.signals_of(signal)
+        for point in signals:
+            point._state.claims.pop(point.value, None)
+        return real(submission, wait, signals)
+
+    patch.function(real, submit)
+
+
+@fault("M6", killed_by="test_submission::test_a_refusal_withdraws_the_claims_made_before_it")
+def leaves_claims_of_what_it_refused(patch: Patch) -> None:
+    """Signals are checked and claimed one by one, and a refusal leaves those claimed before it."""
+    real = scheduling.submit
+
+    def submit(submission: Any, wait: Any, signal: Any) -> Any:
+        signals = scheduling.signals_of(signal)
+        try:
+            return real(submission, wait, signals)
+        except InvalidArgumentError:
+            state, value = signals[0]._state, signals[0].value
+            state.calm, state.claims[value] = False, submission._weakly()
+            raise
+
+    patch.function(real, submit)
+
+
+@fault("M6", killed_by="test_submission::test_a_lower_value_that_nobody_claimed_may_be_claimed_after_a_higher_one")
+def refuses_lower_claims(patch: Patch) -> None:
+    """Claims have to rise: a chain cannot be submitted backwards."""
+    real = scheduling.submit
+
+    def submit(submission: Any, wait: Any, signal: Any) -> Any:
+        signals = scheduling.signals_of(signal)
+        for point in signals:
+            if point.value <= max(point._state.claims, default=0):
+                raise InvalidArgumentError(f"{point} is below a claim")
+        return real(submission, wait, signals)
+
+    patch.function(real, submit)
+
+
+@fault("M6", killed_by="test_submission::test_a_signal_out_of_order_fails_the_semaphore_loudly")
+def overlooks_a_signal_out_of_order(patch: Patch) -> None:
+    """A signal that finds the payload above it is dropped, and whoever was released too early never learns of it."""
+    real = retirement._signal_locked
+
+    def signal(submission: Any, state: Any, value: int, error: Any, out: Any) -> None:
+        if error is None and state.payload >= value:
+            state.claims.pop(value, None)
+        else:
+            real(submission, state, value, error, out)
+
+    patch.function(real, signal)
+
+
+@fault(
+    "M17",
+    "M7",
+    killed_by="test_submission::test_a_host_failure_after_issue_fails_the_dependents_at_retirement_and_transitively",
+)
+def signals_over_a_failure(patch: Patch) -> None:
+    """Work that ends well raises its semaphore although that has failed meanwhile."""
+    real = retirement._signal_locked
+
+    def signal(submission: Any, state: Any, value: int, error: Any, out: Any) -> None:
+        failure, state.failure = state.failure, None
+        real(submission, state, value, error, out)
+        state.failure = failure or state.failure
+
+    patch.function(real, signal)
+
+
+# Failure ------------------------------------------------------------------------------------------------------------
+
+
+@fault(
+    "M17", killed_by="test_submission::test_a_failed_wait_fails_exactly_the_dependents_and_nothing_else_on_that_queue"
+)
+def runs_after_a_failed_wait(patch: Patch) -> None:
+    """A wait that is over sets the work free, however it ended."""
+    real = Submission.due
+    patch.method(Submission, "due", lambda self, state, error, out: real(self, state, None, out))
+
+
+@fault("M17", "M33", killed_by="test_host_calls::test_a_host_call_whose_wait_fails_is_never_made")
+def runs_and_then_fails(patch: Patch) -> None:
+    """After a failed wait the work is done all the same, and only its signals fail."""
+    real = scheduling.launch
+
+    def launch(submission: Any) -> None:
+        if submission._doom is not None and submission._stage in (HELD, READY):
+            scheduling._issue(submission, ())
+        else:
+            real(submission)
+
+    patch.function(real, launch)
+
+
+@fault("M17", "M21", killed_by="test_submission::test_a_failed_submission_in_wait_passes_its_own_error_on")
+def replaces_the_first_cause(patch: Patch) -> None:
+    """A submission whose wait failed fails with an error of its own, and the first cause is lost on the way."""
+    real = scheduling.launch
+
+    def launch(submission: Any) -> None:
+        if submission._doom is not None:
+            submission._doom = FailedPreconditionError("a wait has failed")
+        real(submission)
+
+    patch.function(real, launch)
+
+
+@fault(
+    "M7", killed_by="test_submission::test_submitting_against_a_failed_wait_never_raises_and_fails_with_the_first_cause"
+)
+def refuses_to_wait_for_what_has_failed(patch: Patch) -> None:
+    """Submitting against a semaphore that has failed raises, or not, depending on who was faster."""
+    real = scheduling.waits_of
+
+    def waits_of(wait: Any) -> Any:
+        waits = real(wait)
+        for state, value in waits:
+            if state.failure is not None and state.payload < value:
+                raise SemaphoreFailedError("a wait has failed already")
+        return waits
+
+    patch.function(real, waits_of)
+
+
+@fault(
+    "M17", killed_by="test_submission::test_a_failed_wait_fails_exactly_the_dependents_and_nothing_else_on_that_queue"
+)
+def takes_unrelated_work_along(patch: Patch) -> None:
+    """A submission that fails takes what else is held on its queue with it."""
+    real = scheduling.launch
+
+    def launch(submission: Any) -> None:
+        if submission._doom is not None:
+            for held in held_on(submission._queue):
+                scheduling.abort(held, AbortedError("something else failed"))
+        real(submission)
+
+    patch.function(real, launch)
+
+
+@fault("M21", killed_by="test_submission::test_a_failure_that_nobody_looked_at_is_reported_once_when_it_is_collected")
+def says_nothing_of_a_failure_nobody_saw(patch: Patch) -> None:
+    """A failed submission that is dropped is dropped in silence."""
+    patch.method(submission._Unseen, "__del__", lambda self: None)
+
+
+# Cancelling ---------------------------------------------------------------------------------------------------------
+
+
+@fault("M21", killed_by="test_host_calls::test_a_cancelled_host_call_is_never_made")
+def runs_what_was_cancelled(patch: Patch) -> None:
+    """`cancel` fails the signals, and leaves the work in the line."""
+
+    def abort(submission: Any, error: Any) -> bool:
+        for point in submission._signals:
+            timeline.fail(point._state, error)
+        return True
+
+    patch.function(scheduling.abort, abort)
+
+
+@fault("M21", killed_by="test_submission::test_what_runs_or_is_over_cannot_be_cancelled")
+def says_it_cancelled_what_runs(patch: Patch) -> None:
+    """`cancel` says True of work that it came too late for."""
+    real = scheduling.abort
+    patch.function(real, lambda submission, error: real(submission, error) or True)
+
+
+@fault("M21", killed_by="test_submission::test_cancelling_one_submission_leaves_the_semaphore_of_its_wait_alone")
+def cancels_what_it_waits_for(patch: Patch) -> None:
+    """`cancel` fails the semaphores that the submission was waiting for."""
+    real = scheduling.abort
+
+    def abort(submission: Any, error: Any) -> bool:
+        waits = tuple(submission._pending or ())
+        done = real(submission, error)
+        for state in waits if done else ():
+            timeline.fail(state, error)
+        return done
+
+    patch.function(real, abort)
+
+
+# Lanes --------------------------------------------------------------------------------------------------------------
+
+
+@fault(
+    "M15", "M17", killed_by="test_submission::test_a_failure_in_a_lane_fails_what_is_behind_it_until_the_lane_is_reset"
+)
+def has_lanes_without_an_order(patch: Patch) -> None:
+    """A lane passes its operations on to the queue, in whatever order that takes them."""
+    patch.function(scheduling._follow_locked, lambda line, waits, signals: signals)
+
+
+@fault("M15", "M16", killed_by="test_submission::test_a_refused_operation_takes_no_place_in_the_lane")
+def gives_a_place_to_what_it_refused(patch: Patch) -> None:
+    """An operation that is refused keeps its place in the lane, and what comes behind waits for it for ever."""
+    real = scheduling._follow_locked
+
+    def follow(line: Any, waits: Any, signals: Any) -> Any:
+        followed = real(line, waits, signals)
+        line._state.high += 1
+        return followed
+
+    patch.function(real, follow)
+
+
+# Interrupts ---------------------------------------------------------------------------------------------------------
+
+
+@fault("M19", killed_by="test_interrupts::test_a_submit_is_all_or_nothing[ready-fill]")
+def loses_signals_by_an_interrupt(patch: Patch) -> None:
+    """A submission that is interrupted while it is given to the device is dropped, and its signals never come."""
+    real = scheduling._give_up
+
+    def give_up(submission: Any, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            real(submission, error)
+
+    patch.function(real, give_up)
+
+
+@fault("M19", "M10", killed_by="test_interrupts::test_a_signal_takes_effect_for_every_waiter_or_not_at_all")
+def loses_waiters_by_an_interrupt(patch: Patch) -> None:
+    """What an interrupted signal had set free and not run yet is thrown away."""
+    patch.function(thread_state.hand_over, lambda queue: queue.clear())

@@ -1,0 +1,146 @@
+"""Faults of fill, update, copy, upload, download and files: bytes that go astray, and data taken at the wrong time."""
+
+# ruff: noqa: D401 - the docstring of a fault says what it does wrong
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from tidegate import driver
+from tidegate._core import checks, files, retirement
+from tidegate._core.buffer import host_bytes_of
+from tidegate.drivers.cpu import transfers
+from tidegate.drivers.cpu.transfers import bytes_of
+
+from .fault import Patch, fault
+
+# Bytes --------------------------------------------------------------------------------------------------------------
+
+
+@fault("M27", killed_by="test_transfer::test_a_short_fill_writes_its_range_and_leaves_the_edges_alone")
+def fills_without_the_tail(patch: Patch) -> None:
+    """A fill goes by 16 bytes at a time and forgets the rest."""
+
+    def plan_fill(_device: Any, work: Any, table: Any) -> Any:
+        target = bytes_of(work.target.bind(table))
+        blocks = target.nbytes // 16
+        whole = np.frombuffer(work.pattern * (16 // len(work.pattern)) * blocks, np.uint8)
+        return lambda: np.copyto(target[: 16 * blocks], whole)
+
+    patch.function(transfers.plan_fill, plan_fill)
+
+
+@fault("M27", killed_by="test_transfer::test_a_short_fill_writes_its_range_and_leaves_the_edges_alone")
+def fills_whole_words(patch: Patch) -> None:
+    """A fill writes words of 4 bytes, and so up to 3 bytes too many."""
+
+    def plan_fill(_device: Any, work: Any, table: Any) -> Any:
+        span = work.target.bind(table)
+        storage, offset = span.locate()
+        target = storage.bytes()[offset : offset + -(-span.nbytes // 4) * 4]
+        data = np.frombuffer(work.pattern * target.nbytes, np.uint8)[: target.nbytes]
+        return lambda: np.copyto(target, data)
+
+    patch.function(transfers.plan_fill, plan_fill)
+
+
+@fault("M27", killed_by="test_transfer::test_a_fill_without_a_length_runs_to_the_end")
+def fills_with_one_byte(patch: Patch) -> None:
+    """A fill repeats the first byte of its pattern, however wide that is."""
+    real = transfers.plan_fill
+    patch.function(real, lambda device, work, table: real(device, driver.Fill(work.target, work.pattern[:1]), table))
+
+
+@fault("M27", killed_by="test_transfer::test_a_copy_moves_a_whole_buffer")
+def copies_one_byte_too_few(patch: Patch) -> None:
+    """A copy leaves its last byte."""
+
+    def plan_copy(_device: Any, work: Any, table: Any) -> Any:
+        source, target = bytes_of(work.source.bind(table)), bytes_of(work.target.bind(table))
+        count = max(0, source.nbytes - 1)
+        return lambda: np.copyto(target[:count], source[:count])
+
+    patch.function(transfers.plan_copy, plan_copy)
+
+
+@fault("M27", "M31", killed_by="test_transfer::test_a_fill_of_a_subspan_counts_from_its_start_and_stays_inside")
+def ignores_the_offset_of_a_subspan(patch: Patch) -> None:
+    """Work on a part of a buffer begins where the buffer begins."""
+
+    def from_the_start(span: Any) -> Any:
+        storage, _ = span.locate()
+        return storage.bytes()[: span.nbytes]
+
+    patch.function(bytes_of, from_the_start)
+
+
+@fault("M27", "M16", killed_by="test_transfer::test_an_overlapping_copy_is_refused_at_the_call")
+def copies_over_itself(patch: Patch) -> None:
+    """Copies that overlap are taken."""
+    patch.function(checks.checked_copy, lambda source, target: None)
+
+
+@fault("M27", "M16", killed_by="test_transfer::test_a_fill_with_a_wrong_pattern_or_alignment_is_refused_at_the_call")
+def takes_misaligned_fills(patch: Patch) -> None:
+    """A fill whose range is no multiple of its pattern is taken, and goes wrong later."""
+    patch.function(checks.checked_fill, lambda span, pattern: None)
+
+
+# Time ---------------------------------------------------------------------------------------------------------------
+
+
+@fault(
+    "M27",
+    "M18",
+    killed_by="test_transfer::test_held_updates_of_one_scratch_array_each_carry_what_it_held_at_their_call",
+)
+def captures_an_update_late(patch: Patch) -> None:
+    """An update refers to its source, and reads it when it runs."""
+    patch.function(checks.update_data, lambda data: host_bytes_of(data, "update"))
+
+
+@fault("M27", killed_by="test_transfer::test_an_upload_borrows_its_array_and_holds_no_copy")
+def copies_what_it_should_borrow(patch: Patch) -> None:
+    """An upload takes a copy of its array at the call."""
+    real = driver.Upload.__init__
+    patch.method(driver.Upload, "__init__", lambda self, array, target: real(self, array.copy(), target))
+
+
+@fault("M27", "M18", killed_by="test_transfer::test_an_upload_keeps_its_array_until_it_retires_and_no_longer")
+def gives_a_borrowed_array_back_early(patch: Patch) -> None:
+    """An upload keeps the address of its array, and not the array."""
+    real = driver.Upload.__init__
+
+    def init(self: Any, array: Any, target: Any) -> None:
+        where = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+        real(self, np.frombuffer(where, np.uint8), target)
+
+    patch.method(driver.Upload, "__init__", init)
+
+
+@fault("M18", killed_by="test_lifetimes::test_work_that_is_over_keeps_nothing_even_if_its_handle_lives")
+def keeps_what_it_used(patch: Patch) -> None:
+    """Work that is over stays in a list, with the arrays and buffers it used."""
+    real = retirement._let_go
+    kept: list[Any] = []
+
+    def let_go(submission: Any) -> None:
+        kept.append(submission._work)
+        real(submission)
+
+    patch.function(real, let_go)
+
+
+@fault("M27", "M14", killed_by="test_files::test_a_file_is_not_touched_before_the_wait_is_met")
+def writes_a_file_at_the_call(patch: Patch) -> None:
+    """A file is written when the work is submitted; only the signal waits."""
+    real = files.FileWrite.__init__
+
+    def init(self: Any, queue: Any, file: Any, source: Any, file_offset: Any) -> None:
+        real(self, queue, file, source, file_offset)
+        self._file.write_from(source._visible(), self._at)
+
+    patch.method(files.FileWrite, "__init__", init)
