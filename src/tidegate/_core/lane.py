@@ -48,7 +48,7 @@ class Lane(Operations):
     def tail(self) -> Timepoint:
         """The end of everything submitted so far: reached when all of it is over."""
         line = self._line
-        return line.at(line._state.high)
+        return line.at(max(line._state.high, line._state.payload))
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until everything submitted so far is over: see `Semaphore.wait`."""

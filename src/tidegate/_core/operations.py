@@ -23,7 +23,7 @@ from .checks import (
 from .files import FileRead, FileWrite
 from .kernel import Function, checked_workgroups
 from .recording import CommandBuffer
-from .scheduling import HostWork, submit
+from .scheduling import HostWork, pass_calmly, submit
 from .submission import Submission
 from .timepoint import Timepoint
 
@@ -70,6 +70,16 @@ class Operations:
             submission._touches = touches
             submission._writes = writes
         submission._result = result
+        return submit(submission, wait, signal)
+
+    def _submit_empty(self, work: Work, wait: Wait, signal: Signal) -> Submission:
+        """As `_submit`, for work that does nothing: most of it passes at once."""
+        caller = _getframe(2)
+        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
+        if self._line is not None:
+            submission._line = self._line
+        elif pass_calmly(submission, wait, signal):
+            return submission
         return submit(submission, wait, signal)
 
     # Memory --------------------------------------------------------------------------------------------------------
@@ -295,6 +305,9 @@ class Operations:
             OutOfRangeError: a slot has no entry.
             FailedPreconditionError: the recording has not ended, or is one-shot and was used.
         """
+        if commands.__class__ is CommandBuffer and commands._is_empty_for(self._device) and not bindings:
+            assert commands._plain is not None
+            return self._submit_empty(commands._plain, wait, signal)
         if not isinstance(commands, CommandBuffer):
             raise TypeError(f"execute takes a command buffer, not {type(commands).__name__}")
         work, touched, written = commands._execute(self._device, bindings)
@@ -309,7 +322,7 @@ class Operations:
 
     def barrier(self, *, wait: Wait = None, signal: Signal = None) -> Submission:
         """Do nothing but wait and signal: joins and forks."""
-        return self._submit(_BARRIER, wait, signal)
+        return self._submit_empty(_BARRIER, wait, signal)
 
     def host_call(self, function: Callable[..., Any], *args: Any, wait: Wait = None, signal: Signal = None) -> Submission:
         """Run `function(*args)` on a host thread when the waits are met; `result()` returns what it returned.

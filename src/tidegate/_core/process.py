@@ -24,6 +24,8 @@ class Process:
 
 
 here = Process()
+checking = False
+"""Whether this is a forked child, where plain cases must ask which process an object was made in."""
 _child_hooks: list[Callable[[], None]] = []
 
 
@@ -39,9 +41,10 @@ def refuse_forked(process: Process, what: str) -> None:
 
 
 def _after_fork() -> None:
-    global here  # noqa: PLW0603 - the one place where it changes
+    global here, checking  # noqa: PLW0603 - the one place where they change
     here.forked = True
     here = Process()
+    checking = True
     core_lock._at_fork_reinit()  # type: ignore[attr-defined]
     for hook in _child_hooks:
         hook()

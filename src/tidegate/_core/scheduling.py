@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver import Allocate
 from ..errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
+from . import process
 from .arming import arm, arm_submission, promise_for
 from .background import reaper
 from .host_wait import Target, target_of
@@ -117,6 +118,29 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
     return submission
 
 
+def pass_calmly(submission: Submission, wait: Any, signal: Any) -> bool:
+    """Let empty work through without the lock, in the plainest case: a reached wait, a calm signal. False: submit it.
+
+    The same step as in `Semaphore.signal`, and for the same reason free of the lock: from the test of `calm` to the
+    store there is no call and no loop (M38). A device that refuses has its say in `submit`.
+    """
+    if wait is not None and (wait.__class__ is not Timepoint or wait._state.payload < wait.value):
+        return False
+    if signal.__class__ is not Timepoint:
+        return False
+    device = submission._device
+    state = signal._state
+    value = signal.value
+    if device._refusal is not None or process.checking or not state.calm or not state.payload < value:
+        return False
+    submission._stage = RETIRED
+    state.payload = value
+    submission._work = None
+    device._submitted += 1
+    device._retired += 1
+    return True
+
+
 def _interrupted(submission: Submission, signals: tuple[Timepoint, ...], error: BaseException) -> None:
     """Something came between: what was admitted fails or runs on, and nobody is forgotten."""
     if submission._stage == RETIRED:
@@ -165,8 +189,9 @@ def _pass_locked(
 def _follow_locked(line: Semaphore, waits: list[Target], signals: tuple[Timepoint, ...]) -> tuple[Timepoint, ...]:
     """Put a lane's operation behind the last one: wait for the highest claim on its line, claim the next."""
     state = line._state
-    waits.append((state, state.high))
-    return (*signals, Timepoint(line, state.high + 1))
+    last = max(state.high, state.payload)
+    waits.append((state, last))
+    return (*signals, Timepoint(line, last + 1))
 
 
 def _submit_later(submission: Submission, waits: list[Target], signals: tuple[Timepoint, ...]) -> None:
@@ -292,6 +317,7 @@ def _withdraw_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> 
             if state.high == point.value:
                 state.high = max(state.payload, *state.claims, 0)
         settle_locked(state)
+    submission._device._issued.pop(submission, None)
     leave_waits_locked(submission)
 
 

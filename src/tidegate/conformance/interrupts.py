@@ -100,7 +100,7 @@ class _Places:
         self.interrupt = KeyboardInterrupt()
 
     def passed(self, frame: FrameType) -> None:
-        if _in_finalizer(frame):
+        if in_finalizer(frame):
             return
         self._left -= 1
         if self._left == 0:
@@ -109,9 +109,14 @@ class _Places:
             raise self.interrupt
 
 
-def _in_finalizer(frame: FrameType | None) -> bool:
+#: Functions that the collector calls: finalizers, and the callback by which a weak set forgets.
+_FINALIZERS = frozenset({"__del__", "_remove"})
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Whether a finalizer is at work, out of which no exception can come."""
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_name in _FINALIZERS:
             return True
         frame = frame.f_back
     return False

@@ -1,57 +1,72 @@
 """The suite proves itself: each wrong driver of `tidegate.testing.faulty` must be caught by the test it names.
 
-`prove` runs that one test against that one driver, in a process of its own, several at a time. Where the system has a
-fork server, pytest and NumPy are imported once; Tidegate is not, because a forked child of a process that has imported
-it is not what users run.
+`run_all` runs tests of the suite against drivers, each run in a process of its own, several at a time. Where the system
+has a fork server, pytest and NumPy are imported once for all of them; Tidegate is not, because a child forked from a
+process that uses Tidegate is not what is to be tested.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 _SUITE = Path(__file__).parent
-_WARM = ["pytest", "_pytest.python", "_pytest.skipping", "numpy", "asyncio", "trio", "trio.testing"]
+_WARM = ("pytest", "_pytest.python", "_pytest.skipping", "numpy", "asyncio", "trio", "trio.testing")
+
+#: Worst first: what one test with several cases is taken for.
+_OUTCOMES = ("failed", "skipped", "not yet", "passed")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """How one test ended: `passed`, `failed`, `skipped`, or `lost` if there is no result; and the text of the run."""
+class Run:
+    """Some tests against one driver.
 
-    outcome: str
+    Attributes:
+        driver: The subject's name.
+        tests: The tests, as `module::test` or `module::test[case]`.
+        limit: The limit of every blocking call in the tests, in seconds.
+        patience: Seconds after which the process is ended.
+    """
+
+    driver: str
+    tests: tuple[str, ...]
+    limit: float = 30.0
+    patience: float = 600.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run: the outcome of each test by name, and what pytest wrote."""
+
+    outcomes: Mapping[str, str]
     text: str
 
+    def outcome(self, test: str) -> str:
+        """Return how a test ended, all its cases taken together; `lost` if there is no result."""
+        found = {outcome for name, outcome in self.outcomes.items() if name == test or name.startswith(f"{test}[")}
+        return next((outcome for outcome in _OUTCOMES if outcome in found), "lost")
 
-def prove(driver_tests: Iterable[tuple[str, str]], *, limit: float, patience: float, jobs: int = 4) -> list[Verdict]:
-    """Run one test each against one driver each.
 
-    Args:
-        driver_tests: pairs of a subject's name and a test of the suite, as `module::test`.
-        limit: the limit of every blocking call in the test, in seconds.
-        patience: seconds after which a process is ended, and its result is lost.
-        jobs: how many run at a time; many of the tests only wait.
+def run_all(runs: Sequence[Run], *, jobs: int = 4) -> list[Result]:
+    """Run them, `jobs` at a time: many wrong drivers are found out by waiting, which costs no processor.
 
-    Returns:
-        the verdicts, in the order of the pairs.
+    A fault that no longer applies and a process that hangs or dies give no outcomes.
     """
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as runners:
-        places = (Path(folder, str(number)) for number in range(1_000_000))
-        runs = [
-            runners.submit(_run, driver, test, limit, patience, place)
-            for (driver, test), place in zip(driver_tests, places, strict=False)
-        ]
-        return [run.result() for run in runs]
+    context = _context()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        places = [Path(folder, str(number)) for number in range(len(runs))]
+        return list(pool.map(lambda run, place: _run(context, run, place), runs, places))
 
 
-def _processes() -> multiprocessing.context.BaseContext:
+def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -59,52 +74,40 @@ def _processes() -> multiprocessing.context.BaseContext:
     return context
 
 
-_CONTEXT = _processes()
-
-
-def _run(driver: str, test: str, limit: float, patience: float, place: Path) -> Verdict:
+def _run(context: BaseContext, run: Run, place: Path) -> Result:
     place.mkdir()
-    process = _CONTEXT.Process(target=_run_here, args=(driver, test, limit, str(place)), daemon=True)
+    process = context.Process(target=_run_here, args=(run, str(place)), daemon=True)  # type: ignore[attr-defined]
     process.start()
-    process.join(patience)
-    hung = process.is_alive()
-    if hung:
+    process.join(run.patience)
+    ended = process.exitcode
+    if ended is None:
         process.kill()
         process.join()
-    text = (place / "text").read_text(encoding="utf-8", errors="replace")
-    if hung or not (place / "report").exists():
-        return Verdict("lost", f"{text}\n{'it hung' if hung else f'exit code {process.exitcode}'}")
-    records = json.loads((place / "report").read_text(encoding="utf-8"))["tests"]
-    outcomes = {record["outcome"] for record in records}
-    for outcome in ("failed", "passed", "skipped"):
-        if outcome in outcomes:
-            return Verdict(outcome, text)
-    return Verdict("lost", f"{text}\nno such test: {test}")
+    text, report = place / "text", place / "report"
+    written = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
+    if ended != 0 or not report.exists():
+        return Result({}, f"{written}\n{'it hung' if ended is None else f'it ended with {ended}'}")
+    records = json.loads(report.read_text(encoding="utf-8"))["tests"]
+    return Result({record["test"]: record["outcome"] for record in records}, written)
 
 
-def _run_here(driver: str, test: str, limit: float, place: str) -> None:
-    os.environ["TIDEGATE_CONFORMANCE_LIMIT"] = str(limit)
+def _run_here(run: Run, place: str) -> None:
+    os.environ["TIDEGATE_CONFORMANCE_LIMIT"] = str(run.limit)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    module, _, name = test.partition("::")
-    with _output_to(Path(place, "text")):
-        import pytest
-
-        options = [
-            f"{_SUITE / module}.py::{name}",
-            f"--config-file={_SUITE / 'suite.ini'}",
-            f"--rootdir={_SUITE}",
-            *("-p", "tidegate.conformance.plugin", "-p", "no:cacheprovider", "-x", "-q"),
-            f"--tidegate-driver={driver}",
-            f"--tidegate-json={Path(place, 'report')}",
-        ]
-        pytest.main(options)
-    # Not the ordinary way out: a wrong driver may have left threads or locks that would keep it.
-    os._exit(0)
-
-
-@contextlib.contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    with path.open("w", encoding="utf-8") as file:
+    with Path(place, "text").open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        yield
+    import pytest
+
+    pytest.main(
+        [
+            *(f"{_SUITE}/{test.replace('::', '.py::', 1)}" for test in run.tests),
+            f"--config-file={_SUITE / 'suite.ini'}",
+            f"--rootdir={_SUITE}",
+            *("-p", "tidegate.conformance.plugin", "-p", "no:cacheprovider", "--maxfail=1", "-q"),
+            f"--tidegate-driver={run.driver}",
+            f"--tidegate-json={Path(place, 'report')}",
+        ]
+    )
+    # Not the ordinary way out: a wrong driver may have left threads and locks that would block it.
+    os._exit(0)

@@ -131,6 +131,8 @@ def test_close_drains_issued_work_and_what_follows_from_it_alone(
     latch.wait_until_running()
     queue.host_call(order.append, "second", wait=middle.at(1), signal=end.at(1))
     queue.host_call(order.append, "first", wait=running.at(1), signal=middle.at(1))
+    with pytest.raises(tg.DeadlineExceededError):
+        device.close(timeout=0)  # by now it has given up what does not follow
     closing = background(device.close, LIMIT)
     latch.open()
     closing.result()

@@ -43,7 +43,7 @@ def assert_released(released: threading.Event) -> None:
 
 def eventually(queue: tg.Queue, condition: Callable[[], bool]) -> None:
     """Retiring threads signal first and release afterwards: let other threads run until the condition holds."""
-    for _ in range(1000):
+    for _ in range(int(LIMIT * 30)):
         if condition():
             return
         gc.collect()
@@ -146,7 +146,7 @@ def test_closing_a_buffer_takes_effect_when_its_last_use_ends(device: tg.Device,
         assert device.statistics().allocated_bytes >= before + nbytes
         gate.signal(1)
         use.wait(LIMIT)
-    del buffer, uses
+    del uses
     eventually(queue, lambda: device.statistics().allocated_bytes == before)
 
 
@@ -473,6 +473,8 @@ from tidegate.conformance import subjects
 from tidegate.conformance.latches import Latch, block_by_python_kernel
 
 subject = subjects.find({driver!r})
+around = subject.around()
+around.__enter__()
 device = subject.open_device()
 queue = device.queue()
 buffer = device.upload(np.zeros(1000, np.uint8))

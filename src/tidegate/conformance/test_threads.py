@@ -297,10 +297,11 @@ def test_while_a_callback_runs_other_threads_signal_and_wait_freely() -> None:
     """No lock is held around a callback."""
     sem, other = tg.Semaphore(), tg.Semaphore()
     inside, leave = threading.Event(), threading.Event()
+    left: list[bool] = []
 
     def blocked(point: tg.Timepoint, outcome: tg.Outcome, error: BaseException | None) -> None:
         inside.set()
-        leave.wait(LIMIT)
+        left.append(leave.wait(LIMIT))
 
     sem.at(1).add_callback(blocked)
     signaller = background(sem.signal, 1)
@@ -314,6 +315,7 @@ def test_while_a_callback_runs_other_threads_signal_and_wait_freely() -> None:
     finally:
         leave.set()
     signaller.result()
+    assert left == [True], "somebody waited for the callback"
 
 
 @pytest.mark.rules("M10")

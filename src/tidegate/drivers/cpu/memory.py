@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +22,16 @@ Block = npt.NDArray[np.uint8]
 class CpuStorage(Storage):
     """A block of a pool, as long as anything refers to it."""
 
-    __slots__ = ("_block", "_pool", "memory", "nbytes")
+    __slots__ = ("__array_interface__", "_block", "_pool", "memory", "nbytes")
 
     def __init__(self, pool: CpuPool, block: Block, nbytes: int, memory: MemoryKind) -> None:
         self._pool = pool
         self._block = block
         self.nbytes = nbytes
         self.memory = memory
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return {"data": (self._block.ctypes.data, False), "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
+        # Made once: finding an array's address costs as much as a small transfer.
+        address = block.__array_interface__["data"]
+        self.__array_interface__ = {"data": address, "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
     def bytes(self) -> Block:
         """Return the block as the device sees it."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 Step = Callable[[], object]
-_WIDE = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_WIDE = {2: np.uint16, 4: np.uint32}
 
 
 def bytes_of(span: Span) -> Bytes:
@@ -43,12 +43,15 @@ def plan_free(_device: CpuDevice, work: Free, _table: Sequence[Span]) -> Step:
 
 def plan_fill(_device: CpuDevice, work: Fill, table: Sequence[Span]) -> Step:
     target = bytes_of(work.target.bind(table))
-    wide: Any = _WIDE[len(work.pattern)]
-    value = np.frombuffer(work.pattern, wide)[0]
-    if target.ctypes.data % wide().itemsize == 0:
+    pattern = work.pattern
+    if len(pattern) == 1:
+        return lambda: target.fill(pattern[0])
+    wide: Any = _WIDE[len(pattern)]
+    value = np.frombuffer(pattern, wide)[0]
+    if target.ctypes.data % len(pattern) == 0:
         return lambda: target.view(wide).fill(value)
     # A wrapped array may begin anywhere; NumPy's views of wider types want alignment for speed, not for sense.
-    return lambda: np.copyto(target, np.tile(np.frombuffer(work.pattern, np.uint8), target.nbytes // len(work.pattern)))
+    return lambda: np.copyto(target, np.tile(np.frombuffer(pattern, np.uint8), target.nbytes // len(pattern)))
 
 
 def plan_update(_device: CpuDevice, work: Update, table: Sequence[Span]) -> Step:

@@ -14,7 +14,7 @@ idea of the matter would do. One module per area; `fault` has the machinery.
 
 from __future__ import annotations
 
-from . import commands, ends, host_calls, memory, staging, submissions, timelines, transfers, waits
+from . import commands, ends, failures, host_calls, memory, staging, submissions, timelines, transfers, waits
 from .fault import FAULTS, Fault, Patch
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Patch",
     "commands",
     "ends",
+    "failures",
     "host_calls",
     "memory",
     "staging",

@@ -23,7 +23,7 @@ def aborts_nothing_at_close(patch: Patch) -> None:
     patch.method(Device, "_doomed_locked", lambda self: [])
 
 
-@fault("M35", killed_by="test_ends::test_close_over_its_time_has_given_up_only_what_does_not_follow_from_running_work")
+@fault("M35", killed_by="test_ends::test_close_drains_issued_work_and_what_follows_from_it_alone")
 def aborts_everything_held_at_close(patch: Patch) -> None:
     """`close` gives up held work that running work would have set free."""
     patch.method(Device, "_doomed_locked", lambda self: self._held_locked())

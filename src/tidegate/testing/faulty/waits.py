@@ -9,7 +9,7 @@ from typing import Any
 from tidegate._core import awaiting, explain, host_wait, submission, timeline
 from tidegate._core.host_wait import GroupWaiter
 from tidegate._core.timepoint import Timepoint
-from tidegate.errors import SemaphoreFailedError
+from tidegate.errors import AbortedError, SemaphoreFailedError
 
 from .fault import Patch, fault
 
@@ -50,10 +50,9 @@ def fails_the_semaphore_after_a_timeout(patch: Patch) -> None:
     real = host_wait._deadline
 
     def deadline(targets: Any, timeout: float | None) -> Any:
-        error = real(targets, timeout)
         for state, _ in targets:
-            timeline.fail(state, error)
-        return error
+            timeline.fail(state, AbortedError("a wait ran over its time"))
+        return real(targets, timeout)
 
     patch.function(real, deadline)
 
@@ -98,7 +97,7 @@ def leaves_losers_in_the_line(patch: Patch) -> None:
 # Tasks --------------------------------------------------------------------------------------------------------------
 
 
-@fault("M11", killed_by="test_awaits::test_a_thousand_awaits_are_woken_by_one_signal[1000-asyncio]")
+@fault("M11", killed_by="test_awaits::test_a_thousand_awaits_are_woken_by_one_signal[asyncio-1000]")
 def wakes_a_task_from_the_wrong_thread(patch: Patch) -> None:
     """Whoever signals resolves the future himself, on his own thread, instead of asking its loop to."""
 

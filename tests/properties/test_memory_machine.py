@@ -1,0 +1,398 @@
+"""Random allocations, frees and transfers under a budget, against NumPy arrays.
+
+Every operation on a buffer waits for the one before on that buffer, and some wait for a gate too, which the machine
+opens or fails later in an order of its own. So the contents are those of the operations that succeed, in the order of
+their submission, whenever they run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import tidegate as tg
+from tidegate.testing import register_streams
+
+from .fences import LIMIT, let_background_threads_catch_up
+
+BUDGET = 8192
+SIZES = st.sampled_from((256, 512, 1024, 4096))  # sizes that pools round to themselves
+MOST_BLOCKS, MOST_HELD = 8, 10
+
+
+class Boom(Exception):
+    """Why a gate fails."""
+
+
+@dataclass(eq=False)
+class Block:
+    """A buffer, and what it must hold."""
+
+    size: int
+    buffer: tg.Buffer | None
+    committed: bool = False
+    freed: bool = False
+    closed: bool = False
+    last: Operation | None = None
+    """The last operation on it that others must follow."""
+    free: Operation | None = None
+    """The free that is held."""
+    uses: list[Operation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bytes = np.zeros(self.size, np.uint8)
+        self.known = np.zeros(self.size, bool)  # fresh memory is undefined
+
+    @property
+    def usable(self) -> bool:
+        return self.buffer is not None and not (self.freed or self.closed or self.free)
+
+    @property
+    def used(self) -> int:
+        """The bytes it takes of the budget: until its end, and the end of what uses it."""
+        gone = self.freed or ((self.closed or self.buffer is None) and all(use.over for use in self.uses))
+        return self.size if self.committed and not gone else 0
+
+
+@dataclass(eq=False)
+class Operation:
+    kind: str
+    submission: tg.Submission
+    after: list[Operation]
+    gate: int | None
+    blocks: list[Block]
+    effect: Any = None
+    own_error: type[BaseException] | None = None
+    """What it fails with by itself."""
+    cancelled: bool = False
+    over: bool = False
+    error: BaseException | None = None
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    uri = "cpu?workers=2"
+
+    def __init__(self) -> None:
+        super().__init__()
+        register_streams()
+        separator = "&" if "?" in self.uri else "?"
+        self.device = tg.open_device(f"{self.uri}{separator}memory={BUDGET}")
+        self.queues = (self.device.queue(), self.device.queue("transfer"))
+        self.gates: list[tg.Semaphore] = []
+        self.gate_errors: dict[int, Boom] = {}
+        self.blocks: list[Block] = []
+        self.operations: list[Operation] = []
+        self.given_back_by_failure = False
+
+    # Choosing ----------------------------------------------------------------------------------------------------------
+
+    def held(self) -> list[Operation]:
+        return [operation for operation in self.operations if not operation.over]
+
+    def usable(self) -> list[Block]:
+        return [block for block in self.blocks if block.usable]
+
+    def waits(self, data: st.DataObject, blocks: list[Block]) -> tuple[list[Operation], int | None, list[Any]]:
+        """What an operation on some blocks waits for: what was done to them before, and perhaps a gate."""
+        after = [block.last for block in blocks if block.last is not None]
+        gate = None
+        if data.draw(st.booleans(), label="gated") and len(self.held()) < MOST_HELD:
+            shut = [number for number, semaphore in enumerate(self.gates) if semaphore.value == 0]
+            gate = data.draw(st.sampled_from([*shut, len(self.gates)]), label="gate")
+            if gate == len(self.gates):
+                self.gates.append(tg.Semaphore(label=f"gate{gate}"))
+        points: list[Any] = [operation.submission for operation in after]
+        return after, gate, points if gate is None else [*points, self.gates[gate].at(1)]
+
+    def add(self, operation: Operation, *, follow: bool = True) -> Operation:
+        self.operations.append(operation)
+        for block in operation.blocks:
+            block.uses.append(operation)
+            if follow:
+                block.last = operation
+        return operation
+
+    def queue(self, data: st.DataObject) -> tg.Queue:
+        return data.draw(st.sampled_from(self.queues), label="queue")
+
+    # What users do -----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.blocks) < MOST_BLOCKS or not self.usable())
+    @rule(data=st.data(), size=SIZES, memory=st.sampled_from(("device", "host", "shared")))
+    def allocate(self, data: st.DataObject, size: int, memory: Any) -> None:
+        after, gate, wait = self.waits(data, [])
+        buffer = self.queue(data).allocate(size, memory=memory, wait=wait, label=f"block{len(self.blocks)}")
+        block = Block(size, buffer)
+        assert (buffer.nbytes, buffer.memory, buffer.label) == (size, memory, f"block{len(self.blocks)}")
+        self.blocks.append(block)
+        assert buffer.ready is not None
+        self.add(Operation("allocate", buffer.ready, after, gate, [block], own_error=tg.ResourceExhaustedError))
+
+    @precondition(lambda self: len(self.blocks) < MOST_BLOCKS)
+    @rule(size=SIZES)
+    def allocate_now(self, size: int) -> None:
+        used = sum(block.used for block in self.blocks)
+        try:
+            buffer = self.device.allocate(size)
+        except tg.ResourceExhaustedError:
+            assert used + size > BUDGET
+            return
+        assert used + size <= BUDGET
+        self.blocks.append(Block(size, buffer, committed=True))
+
+    @precondition(lambda self: self.usable())
+    @rule(data=st.data(), pattern=st.binary(min_size=1, max_size=4).filter(lambda b: len(b) != 3))
+    def fill(self, data: st.DataObject, pattern: bytes) -> None:
+        block = data.draw(st.sampled_from(self.usable()))
+        unit = len(pattern)
+        offset = data.draw(st.integers(0, block.size // unit)) * unit
+        length = data.draw(st.integers(0, (block.size - offset) // unit)) * unit
+        after, gate, wait = self.waits(data, [block])
+        submission = self.queue(data).fill(block.buffer, pattern, offset=offset, length=length, wait=wait)
+        content = np.frombuffer(pattern * (length // unit), np.uint8)
+        self.add(Operation("fill", submission, after, gate, [block], _write(block, offset, content)))
+
+    @precondition(lambda self: self.usable())
+    @rule(data=st.data(), content=st.binary(max_size=64))
+    def update(self, data: st.DataObject, content: bytes) -> None:
+        block = data.draw(st.sampled_from(self.usable()))
+        offset = data.draw(st.integers(0, block.size - len(content)))
+        after, gate, wait = self.waits(data, [block])
+        scratch = bytearray(content)
+        submission = self.queue(data).update(block.buffer, scratch, offset=offset, wait=wait)
+        scratch[:] = bytes(len(scratch))  # captured during the call
+        content_array = np.frombuffer(content, np.uint8)
+        self.add(Operation("update", submission, after, gate, [block], _write(block, offset, content_array)))
+
+    @precondition(lambda self: self.usable())
+    @rule(data=st.data())
+    def copy(self, data: st.DataObject) -> None:
+        source = data.draw(st.sampled_from(self.usable()), label="source")
+        target = data.draw(st.sampled_from(self.usable()), label="target")
+        length = data.draw(st.integers(0, min(source.size, target.size)))
+        read = data.draw(st.integers(0, source.size - length))
+        written = data.draw(st.integers(0, target.size - length))
+        overlap = source is target and length > 0 and abs(read - written) < length
+        blocks = [source] if source is target else [source, target]
+        after, gate, wait = self.waits(data, blocks)
+        ranges = {"source_offset": read, "target_offset": written, "length": length}
+        try:
+            submission = self.queue(data).copy(source.buffer, target.buffer, **ranges, wait=wait)
+        except tg.InvalidArgumentError:
+            assert overlap
+            return
+        assert not overlap
+
+        def effect() -> None:
+            target.bytes[written : written + length] = source.bytes[read : read + length]
+            target.known[written : written + length] = source.known[read : read + length]
+
+        self.add(Operation("copy", submission, after, gate, blocks, effect))
+
+    @precondition(lambda self: self.usable())
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(self.usable()))
+        after, gate, wait = self.waits(data, [block])
+        submission = self.queue(data).free(block.buffer, wait=wait)
+
+        def effect() -> None:
+            block.freed = True
+
+        block.free = self.add(Operation("free", submission, after, gate, [block], effect), follow=False)
+
+    @precondition(lambda self: any(block.free for block in self.blocks))
+    @rule(data=st.data())
+    def free_twice(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from([block for block in self.blocks if block.free and block.buffer]))
+        submission = self.queue(data).free(block.buffer)
+        again = Operation("free", submission, [], None, [block], own_error=tg.FailedPreconditionError)
+        self.add(again, follow=False)
+
+    @precondition(lambda self: any(block.freed and block.buffer for block in self.blocks))
+    @rule(data=st.data())
+    def use_after_free(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from([block for block in self.blocks if block.freed and block.buffer]))
+        for use in (lambda: self.queues[0].fill(block.buffer, 1), lambda: block.buffer.read(timeout=0)):
+            try:
+                use()
+            except tg.FailedPreconditionError as error:
+                assert "freed" in str(error)
+            else:
+                raise AssertionError("a freed buffer was used")
+
+    @precondition(lambda self: self.usable())
+    @rule(data=st.data(), drop=st.booleans())
+    def give_up(self, data: st.DataObject, drop: bool) -> None:
+        """Close a buffer or drop it; what uses it goes on, and its memory comes back afterwards."""
+        block = data.draw(st.sampled_from(self.usable()))
+        if drop:
+            block.buffer = None
+        else:
+            block.buffer.close()
+            block.closed = True
+
+    @precondition(lambda self: any(gate.value == 0 and gate.failure is None for gate in self.gates))
+    @rule(data=st.data(), fails=st.sampled_from((False, False, True)))
+    def decide_a_gate(self, data: st.DataObject, fails: bool) -> None:
+        shut = [number for number, gate in enumerate(self.gates) if gate.value == 0 and gate.failure is None]
+        number = data.draw(st.sampled_from(shut))
+        if fails:
+            self.gate_errors[number] = Boom(number)
+            self.gates[number].fail(self.gate_errors[number])
+        else:
+            self.gates[number].signal(1)
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        operation = data.draw(st.sampled_from(self.held()))
+        ready = all(self.states(operation)[0])
+        operation.cancelled = operation.submission.cancel()
+        assert operation.cancelled != ready
+
+    @rule()
+    def trim(self) -> None:
+        self.device.trim()
+        statistics = self.device.statistics()
+        assert statistics.pooled_bytes == 0
+
+    # What must be so -------------------------------------------------------------------------------------------------
+
+    def states(self, operation: Operation) -> tuple[list[bool], list[BaseException]]:
+        """Which waits of an operation are met, and the errors of those that have failed."""
+        met = [before.over and before.error is None for before in operation.after]
+        errors = [before.error for before in operation.after if before.error is not None]
+        if operation.gate is not None:
+            met.append(self.gates[operation.gate].value == 1)
+            if operation.gate in self.gate_errors:
+                errors.append(self.gate_errors[operation.gate])
+        return met, errors
+
+    @invariant()
+    def everything_is_as_numpy_says(self) -> None:
+        deadline = time.monotonic() + LIMIT
+        while self.follow_what_ended() or self.something_is_due():
+            let_background_threads_catch_up()
+            assert time.monotonic() < deadline, self.explain()
+        self.check_memory()
+        self.check_contents()
+        self.given_back_by_failure = False
+
+    def follow_what_ended(self) -> bool:
+        """Take in, in the order of submission, what is over by now; returns whether anything was."""
+        followed = False
+        for operation in self.operations:
+            if not operation.over and operation.submission.done:
+                followed = True
+                self.take_in(operation)
+        return followed
+
+    def take_in(self, operation: Operation) -> None:
+        met, errors = self.states(operation)
+        error = operation.submission.error
+        if operation.cancelled:
+            assert type(error) is tg.AbortedError
+        elif errors:
+            assert any(error is known for known in errors)
+        else:
+            assert all(met), "it ran before its waits were met"
+            assert error is None or type(error) is operation.own_error
+        if error is not None and operation.kind == "allocate" and type(error) is tg.ResourceExhaustedError and not errors:
+            self.check_refusal(operation)
+        used = sum(block.used for block in self.blocks)
+        operation.over, operation.error = True, error
+        if operation.kind == "allocate":
+            operation.blocks[0].committed = error is None
+        elif error is None and operation.effect is not None:
+            operation.effect()
+        for block in operation.blocks:
+            if block.free is operation:
+                block.free = None
+        if error is not None and sum(block.used for block in self.blocks) < used:
+            self.given_back_by_failure = True
+
+    def check_refusal(self, operation: Operation) -> None:
+        """An allocation may fail only where nothing in flight can help."""
+        helpers = [other.kind for other in self.held() if self.gives_back(other) and not self.starves(other)]
+        assert not helpers, f"no memory, although {helpers} were in flight"
+        used = sum(block.used for block in self.blocks)
+        assert used + operation.blocks[0].size > BUDGET or self.given_back_by_failure
+
+    def gives_back(self, operation: Operation) -> bool:
+        if operation.kind == "free":
+            return operation.own_error is None
+        return any(block.committed and (block.closed or block.buffer is None) for block in operation.blocks)
+
+    def starves(self, operation: Operation) -> bool:
+        """Whether an operation is, or waits for, an allocation that finds no memory."""
+        stack = [operation]
+        while stack:
+            current = stack.pop()
+            if current.kind == "allocate" and not current.over and all(self.states(current)[0]):
+                return True
+            stack += [before for before in current.after if not before.over]
+        return False
+
+    def something_is_due(self) -> bool:
+        """Whether something must still happen by itself."""
+        used = sum(block.used for block in self.blocks)
+        for operation in self.held():
+            met, errors = self.states(operation)
+            if errors or operation.cancelled or (all(met) and operation.kind != "allocate"):
+                return True
+            if all(met):
+                fits = used + operation.blocks[0].size <= BUDGET
+                if fits or not any(self.gives_back(other) and not self.starves(other) for other in self.held()):
+                    return True
+        return False
+
+    def check_memory(self) -> None:
+        statistics = self.device.statistics()
+        assert statistics.allocated_bytes == sum(block.used for block in self.blocks)
+        assert statistics.reserved_bytes == statistics.allocated_bytes + statistics.pooled_bytes <= BUDGET
+        assert statistics.allocated_bytes <= statistics.peak_bytes <= BUDGET == statistics.budget_bytes
+        assert statistics.reuses <= statistics.allocations
+
+    def check_contents(self) -> None:
+        for block in self.blocks:
+            if block.buffer is None or not block.committed or block.freed or block.closed:
+                continue
+            if any(not use.over for use in block.uses):
+                continue
+            found = self.queues[1].download(block.buffer).result(LIMIT)
+            assert np.array_equal(found[block.known], block.bytes[block.known])
+
+    def explain(self) -> str:
+        return "\n".join(f"{operation.kind}: {operation.submission.explain()}" for operation in self.held())
+
+    def teardown(self) -> None:
+        self.device.close(LIMIT)
+        assert all(operation.submission.done for operation in self.operations)
+        for operation in self.operations:
+            assert operation.submission.error is operation.error or operation.error is None
+        self.blocks.clear()
+        self.operations.clear()
+
+
+def _write(block: Block, offset: int, content: Any) -> Any:
+    def effect() -> None:
+        block.bytes[offset : offset + len(content)] = content
+        block.known[offset : offset + len(content)] = True
+
+    return effect
+
+
+class StreamsMemoryMachine(MemoryMachine):
+    """On in-order streams, where work is issued behind work that has not ended, and the host sees little."""
+
+    uri = "streams"
+
+
+TestMemoryMachine = MemoryMachine.TestCase
+TestStreamsMemoryMachine = StreamsMemoryMachine.TestCase
