@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tell(run: Run, wrong: str, output: str, options: argparse.Namespace) -> None:
     again = ["python", "tools/stress.py", "--modes", run.mode, "--runs", "1", "--seed", str(run.seed)]
     again += ["--driver", options.driver, *(["--quick"] if options.quick else [])]
-    again += [word for argument in options.pytest for word in ("--pytest", argument)]
+    again += [f"--pytest={argument}" for argument in options.pytest]
     if options.tests:
         again += ["--tests", *options.tests]
     print(output[-options.tail :])

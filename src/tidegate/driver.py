@@ -122,6 +122,7 @@ class Span(Protocol):
 
         Raises:
             FailedPreconditionError: there is no storage: not committed yet, or freed.
+
         """
 
     def bind(self, table: Sequence[Span]) -> Span:
@@ -141,6 +142,7 @@ class SlotSpan:
 
         Raises:
             OutOfRangeError: the entry is missing or too short.
+
         """
         if self.index >= len(table):
             raise OutOfRangeError(
@@ -383,6 +385,7 @@ class Driver(ABC):
         Raises:
             DriverUnavailableError: hardware or library are absent; says what to install.
             InvalidArgumentError: an unknown or wrong option; names the known ones.
+
         """
 
 
@@ -408,6 +411,7 @@ class DriverDevice(ABC):
 
         Raises:
             ResourceExhaustedError: no room.
+
         """
 
     @abstractmethod
@@ -416,6 +420,7 @@ class DriverDevice(ABC):
 
         Raises:
             UnsupportedError: this device cannot use host memory it did not allocate.
+
         """
 
     @abstractmethod
@@ -436,6 +441,7 @@ class DriverDevice(ABC):
         Raises:
             CompileError: the source does not compile; has the log.
             UnsupportedError: not a kind of source this device runs.
+
         """
 
     def prepare(self, recording: Recording) -> Any:
@@ -516,6 +522,7 @@ class DriverFunction(ABC):
         bindings: how many, or None where the format does not tell.
         constants: their types, or None where the format does not tell.
         workgroup: the size of a workgroup.
+
     """
 
     name: str

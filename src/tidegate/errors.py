@@ -39,6 +39,7 @@ class TidegateError(Exception):
     Args:
         message: one lowercase line: the object's label, what was found, what was needed.
         **facts: become attributes of the error.
+
     """
 
     native_code: int | None = None

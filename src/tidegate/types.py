@@ -66,6 +66,7 @@ def slot(index: int) -> Slot:
 
     Raises:
         InvalidArgumentError: the index is negative.
+
     """
     if not isinstance(index, int):
         raise TypeError(f"slot: the index must be an int, not {type(index).__name__}")
@@ -97,6 +98,7 @@ class DeviceInfo:
         memory_bytes: how much memory it has.
         limits: what it allows.
         details: more facts, as the driver names them.
+
     """
 
     uri: str
@@ -116,6 +118,7 @@ class DriverInfo:
         available: whether a device can be opened now.
         reason: in words, why not; empty if available.
         devices: the devices it found.
+
     """
 
     name: str
@@ -140,6 +143,7 @@ class Statistics:
         issued: submissions on the device now.
         submitted: submissions so far.
         retired: submissions over so far.
+
     """
 
     allocated_bytes: int = 0

@@ -303,7 +303,12 @@ class MemoryMachine(RuleBasedStateMachine):
         else:
             assert all(met), "it ran before its waits were met"
             assert error is None or type(error) is operation.own_error
-        if error is not None and operation.kind == "allocate" and type(error) is tg.ResourceExhaustedError and not errors:
+        if (
+            error is not None
+            and operation.kind == "allocate"
+            and type(error) is tg.ResourceExhaustedError
+            and not errors
+        ):
             self.check_refusal(operation)
         used = sum(block.used for block in self.blocks)
         operation.over, operation.error = True, error

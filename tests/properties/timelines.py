@@ -264,7 +264,9 @@ class Model:
         safe = {number for number in mine if state.entries[number].phase not in (HELD, DONE)}
         grown = True
         while grown:
-            more = {number for number in mine if state.entries[number].phase == HELD and self._follows(state, number, safe)}
+            more = {
+                number for number in mine if state.entries[number].phase == HELD and self._follows(state, number, safe)
+            }
             grown = not more <= safe
             safe |= more
         return safe

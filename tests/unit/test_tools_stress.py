@@ -1,5 +1,6 @@
 """The stress tool: what it does to a run, and how it tells of a failure."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -73,12 +74,16 @@ def test_the_first_failure_ends_it_and_tells_how_to_repeat_it(project):
     (project / "test_probe.py").write_text(
         "import os\ndef test_fails_later():\n    assert int(os.environ['TIDEGATE_STRESS_SEED']) < 8\n"
     )
-    done = stress(project, "--modes", "plain", "--runs", "9", "--seed", "7")
+    done = stress(project, "--modes", "plain", "--runs", "9", "--seed", "7", "--pytest=--timeout=60")
     assert done.returncode == 1
     assert "plain, seed 7:" in done.stdout
     assert "FAILED: mode plain, seed 8: exit status 1" in done.stdout
     assert "repeat with: python tools/stress.py --modes plain --runs 1 --seed 8" in done.stdout
     assert "assert 8 < 8" in done.stdout
+    again = shlex.split(done.stdout.partition("repeat with: python tools/stress.py ")[2])
+    repeated = stress(project, *again)
+    assert repeated.returncode == 1, repeated.stderr
+    assert "FAILED: mode plain, seed 8" in repeated.stdout
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ class Contestants:
 
     Args:
         uri: which Tidegate device.
+
     """
 
     def __init__(self, uri: str | None = None) -> None:

@@ -92,6 +92,7 @@ class Case:
         conditions: alone, and beside a busy thread where asked.
         unit: "time" is nanoseconds per operation, "bandwidth" nanoseconds per byte.
         crowded: the case leaves much garbage, which is collected before each side's turn and not in it.
+
     """
 
     name: str

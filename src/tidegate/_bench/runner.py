@@ -33,6 +33,7 @@ def run_case(case: Case, contestants: Contestants, *, seconds: float, advance: C
         contestants: the devices.
         seconds: after that long a condition ends, once it has had its least number of rounds.
         advance: told after each round which share of the case is done.
+
     """
     result = Result(case)
     with ExitStack() as stack, OtherWork() as other_work:

@@ -82,7 +82,7 @@ def report_unraisable(error: BaseException, source: object) -> None:
     """Give an error that has nobody to go to `sys.unraisablehook`; never raises."""
     try:
         sys.unraisablehook(_Unraisable(error, source))  # type: ignore[arg-type]
-    except Exception:  # noqa: S110 - the hook of last resort has failed: there is nobody left to tell
+    except Exception:
         pass
 
 

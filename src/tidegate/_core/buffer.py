@@ -163,7 +163,9 @@ class Buffer:
         label = f" {memory.label!r}" if memory.label else ""
         part = "" if self._root else f" [{self._offset}:{self._offset + self._nbytes}]"
         phase = "closed" if memory.closed else memory.phase
-        return f"<tidegate.Buffer{label}{part} {self._nbytes} bytes {memory.kind} on {memory.device.describe()}, {phase}>"
+        return (
+            f"<tidegate.Buffer{label}{part} {self._nbytes} bytes {memory.kind} on {memory.device.describe()}, {phase}>"
+        )
 
     # The span, as drivers see it -----------------------------------------------------------------------------------
 
@@ -216,6 +218,7 @@ class Buffer:
 
         Raises:
             OutOfRangeError: it does not lie within.
+
         """
         offset, nbytes = checked_range(self, offset, nbytes)
         return Buffer(self._memory, self._offset + offset, nbytes, root=False)
@@ -254,9 +257,12 @@ class Buffer:
         Raises:
             UnsupportedError: the host cannot see this kind of memory on this device.
             FailedPreconditionError: there is no storage yet, or no more.
+
         """
         if mode not in ("r", "w", "rw"):
-            raise InvalidArgumentError(f"{self._memory.describe()}: the map mode is {mode!r}, and must be 'r', 'w' or 'rw'")
+            raise InvalidArgumentError(
+                f"{self._memory.describe()}: the map mode is {mode!r}, and must be 'r', 'w' or 'rw'"
+            )
         yield self._host_bytes(writable="w" in mode, wait=wait, timeout=timeout)
 
     def _host_bytes(self, *, writable: bool, wait: Any = ..., timeout: float | None = None) -> Bytes:
@@ -355,7 +361,9 @@ def checked_int(value: Any, what: str) -> int:
     return int(value.__index__())
 
 
-def checked_shape(buffer: Buffer, dtype: npt.DTypeLike, shape: int | Sequence[int] | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def checked_shape(
+    buffer: Buffer, dtype: npt.DTypeLike, shape: int | Sequence[int] | None
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return dtype and shape of an array over a buffer; without a shape, what fits."""
     kind = np.dtype(dtype)
     if kind.hasobject:
@@ -366,7 +374,11 @@ def checked_shape(buffer: Buffer, dtype: npt.DTypeLike, shape: int | Sequence[in
                 f"{buffer._memory.describe()}: {buffer.nbytes} bytes are not a multiple of {kind} ({kind.itemsize} bytes)"
             )
         return kind, (buffer.nbytes // kind.itemsize,)
-    dims = (checked_int(shape, "shape"),) if not isinstance(shape, Sequence) else tuple(checked_int(n, "shape") for n in shape)
+    dims = (
+        (checked_int(shape, "shape"),)
+        if not isinstance(shape, Sequence)
+        else tuple(checked_int(n, "shape") for n in shape)
+    )
     if any(n < 0 for n in dims):
         raise InvalidArgumentError(f"{buffer._memory.describe()}: the shape {dims} has a negative length")
     needed = kind.itemsize
@@ -389,7 +401,9 @@ def host_bytes_of(data: Any, what: str) -> Bytes:
         try:
             array = np.asarray(memoryview(data))
         except TypeError:
-            raise TypeError(f"{what} takes an array or another object with a buffer, not {type(data).__name__}") from None
+            raise TypeError(
+                f"{what} takes an array or another object with a buffer, not {type(data).__name__}"
+            ) from None
     if array.dtype.hasobject:
         raise TypeError(f"{what}: the array holds Python objects, not numbers")
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -18,7 +18,9 @@ def checked_target(device: Device, buffer: Any, offset: Any, length: Any, what: 
         raise TypeError(f"{what} takes a buffer, not {type(buffer).__name__}")
     memory = buffer._memory
     if memory.device is not device:
-        raise InvalidArgumentError(f"{what}: {memory.describe()} belongs to {memory.device.describe()}, not to {device.describe()}")
+        raise InvalidArgumentError(
+            f"{what}: {memory.describe()} belongs to {memory.device.describe()}, not to {device.describe()}"
+        )
     memory.refuse_unusable()
     if offset == 0 and length is None:
         return buffer
@@ -65,7 +67,9 @@ def checked_copy(source: Any, target: Any) -> None:
 def checked_counts(offset: int) -> None:
     """Refuse indirect counts that are not aligned."""
     if offset % 4:
-        raise InvalidArgumentError(f"dispatch_indirect: the counts stand at byte {offset}, which is not a multiple of 4")
+        raise InvalidArgumentError(
+            f"dispatch_indirect: the counts stand at byte {offset}, which is not a multiple of 4"
+        )
 
 
 def update_data(data: Any) -> bytes:

@@ -109,7 +109,7 @@ class Device:
         self._submitted = 0
         self._retired = 0
         self._queues: dict[tuple[str, int], Queue] = {}
-        device.connect(_DeviceSink(self))
+        device.connect(_DeviceSink(self))  # type: ignore[arg-type]  # a ticket is a submission of ours
         self._poller = _Poller(device)
         progress.pollers.append(self._poller)
         _open_devices.add(self)
@@ -164,6 +164,7 @@ class Device:
 
         Raises:
             InvalidArgumentError: an unknown kind; the message lists the known ones.
+
         """
         self._refuse_closed()
         found = self._queues.get((kind, priority))
@@ -204,7 +205,12 @@ class Device:
         """
         if not isinstance(semaphore, Semaphore):
             raise TypeError(f"semaphore_compatibility takes a semaphore, not {type(semaphore).__name__}")
-        everything = Compatibility.HOST_WAIT | Compatibility.HOST_SIGNAL | Compatibility.DEVICE_WAIT | Compatibility.DEVICE_SIGNAL
+        everything = (
+            Compatibility.HOST_WAIT
+            | Compatibility.HOST_SIGNAL
+            | Compatibility.DEVICE_WAIT
+            | Compatibility.DEVICE_SIGNAL
+        )
         return everything | Compatibility.THROUGH_HOST
 
     # Memory and programs -------------------------------------------------------------------------------------------
@@ -214,6 +220,7 @@ class Device:
 
         Raises:
             ResourceExhaustedError: there is no room.
+
         """
         self._refuse_closed()
         block = new_memory(self, nbytes, memory, label)
@@ -247,11 +254,14 @@ class Device:
         Raises:
             CompileError: it does not compile; has the `log`.
             UnsupportedError: not a source for this device.
+
         """
         self._refuse_closed()
         if isinstance(source, Kernel):
             implementation = source.source_for(self._driver_name)
-            functions = self._driver.load(implementation, signature=source.signature, format=format, options=tuple(options))
+            functions = self._driver.load(
+                implementation, signature=source.signature, format=format, options=tuple(options)
+            )
         else:
             functions = self._driver.load(source, signature=None, format=format, options=tuple(options))
         return Executable(self, functions)
@@ -289,11 +299,14 @@ class Device:
         Raises:
             DeadlineExceededError: work still runs; the text names it. Call again to go on waiting.
             FailedPreconditionError: called from a host call of this device.
+
         """
         timeout = checked_timeout(timeout)
         process.refuse_forked(self._process, self.describe())
         if thread_state.host_call_device is self:
-            raise FailedPreconditionError(f"{self.describe()} cannot be closed from its own host call: it would wait for itself")
+            raise FailedPreconditionError(
+                f"{self.describe()} cannot be closed from its own host call: it would wait for itself"
+            )
         if self._closed:
             return
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -346,7 +359,8 @@ class Device:
                     continue
                 names = "; ".join(submission.describe() for submission in running[:8])
                 raise DeadlineExceededError(
-                    f"{self.describe()} is not drained: {len(running)} submissions still run: {names}", submissions=running
+                    f"{self.describe()} is not drained: {len(running)} submissions still run: {names}",
+                    submissions=running,
                 ) from None
 
     def _end(self) -> None:
@@ -422,19 +436,30 @@ class Device:
 
     def _after_retirement(self) -> None:
         """Something ended, so there may be room: try what was put off or starves."""
-        while True:
-            with core_lock:
-                submission = self._backlog.popleft() if self._backlog else None
-            if submission is None:
-                break
-            if submission._stage != RETIRED and not _issue(submission, ()):
-                with core_lock:
-                    self._backlog.appendleft(submission)
-                self._arm_for_room()
-                break
+        while self._issue_next():
+            pass
         self._starvation.retry()
         with core_lock:
             self._attention = bool(self._backlog or self._starvation)
+
+    def _issue_next(self) -> bool:
+        """Try the oldest that was put off. False: there is none, or still no room."""
+        submission: Submission | None = None
+        taken = False
+        try:
+            with core_lock:
+                if not self._backlog:
+                    return False
+                submission = self._backlog[0]
+                del self._backlog[0]
+            taken = submission._stage == RETIRED or _issue(submission, ())
+        finally:
+            # Also after an interrupt: what is neither taken nor over goes back to its place.
+            if submission is not None and not taken and submission._stage != RETIRED and not submission.taken:
+                with core_lock:
+                    self._backlog.appendleft(submission)
+                self._arm_for_room()
+        return taken
 
     def _why_not_issued(self, submission: Submission) -> str:
         if submission in self._starvation.submissions():
@@ -482,7 +507,7 @@ def _wait_quietly(submission: Submission, timeout: float | None) -> None:
         wait_all([submission], timeout)
     except DeadlineExceededError:
         raise
-    except Exception:  # noqa: S110 - how it ended is for those who look at it
+    except Exception:
         pass
 
 
@@ -520,4 +545,3 @@ def _forget_in_child() -> None:
 
 
 process.in_child(_forget_in_child)
-

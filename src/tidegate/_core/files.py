@@ -38,7 +38,7 @@ class _File:
     def read_into(self, target: Bytes, at: int) -> int:
         """Fill the target from byte `at`; returns how much there was."""
         done = 0
-        view = memoryview(target)
+        view = target.data
         while done < len(view):
             part = self._read_some(view[done : done + _CHUNK], at + done)
             if part == 0:
@@ -57,7 +57,7 @@ class _File:
 
     def write_from(self, source: Bytes, at: int) -> None:
         """Write all of the source at byte `at`."""
-        view = memoryview(source)
+        view = source.data
         if self._descriptor is None:
             with _seek_lock:
                 self._object.seek(at)

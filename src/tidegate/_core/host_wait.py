@@ -63,7 +63,9 @@ def targets_of(points: Iterable[Point], what: str) -> tuple[list[Point], list[Ta
     try:
         listed = list(points)
     except TypeError:
-        raise TypeError(f"{what} takes an iterable of timepoints and submissions, not {type(points).__name__}") from None
+        raise TypeError(
+            f"{what} takes an iterable of timepoints and submissions, not {type(points).__name__}"
+        ) from None
     return listed, [target_of(point, what) for point in listed]
 
 
@@ -86,6 +88,7 @@ def decided(targets: Sequence[Target], any_of_them: bool) -> int | None:
 
     Raises:
         SemaphoreFailedError: a failure decides.
+
     """
     failed: Target | None = None
     reached = 0
@@ -185,6 +188,7 @@ def wait_targets(targets: list[Target], *, any_of_them: bool, timeout: float | N
         DeadlineExceededError: over time.
         SemaphoreFailedError: a failure decided.
         FailedPreconditionError: this thread must not block here.
+
     """
     timeout = checked_timeout(timeout)
     for state, _ in targets:
@@ -318,6 +322,7 @@ def wait_all(points: Iterable[Point], timeout: float | None = None) -> None:
     Raises:
         SemaphoreFailedError: the first failure among them; the others are left alone.
         DeadlineExceededError: over time.
+
     """
     _, targets = targets_of(points, "wait_all")
     checked_timeout(timeout)
@@ -331,6 +336,7 @@ def wait_any(points: Iterable[Point], timeout: float | None = None) -> Point | N
     Raises:
         SemaphoreFailedError: one failed before any was reached.
         DeadlineExceededError: over time.
+
     """
     listed, targets = targets_of(points, "wait_any")
     checked_timeout(timeout)

@@ -34,6 +34,7 @@ class Kernel:
 
     Raises:
         InvalidArgumentError: no implementation, or a declaration that makes no sense.
+
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class Kernel:
             raise InvalidArgumentError(f"kernel {name!r}: the workgroup {size} has a zero in it")
         given = {"cpu": cpu, "cuda": cuda, "metal": metal, **others}
         self.name = name
-        self.implementations: Mapping[str, Any] = {driver: source for driver, source in given.items() if source is not None}
+        self.implementations: Mapping[str, Any] = {
+            driver: source for driver, source in given.items() if source is not None
+        }
         if not self.implementations:
             raise InvalidArgumentError(f"kernel {name!r}: it needs an implementation for at least one driver")
         self.signature = Signature(name, bindings, tuple(np.dtype(kind) for kind in constants), size)
@@ -70,12 +73,15 @@ class Kernel:
 
         Raises:
             UnsupportedError: there is none.
+
         """
         try:
             return self.implementations[driver]
         except KeyError:
             known = ", ".join(self.implementations)
-            raise UnsupportedError(f"kernel {self.name!r} has no implementation for {driver!r}: it has {known}") from None
+            raise UnsupportedError(
+                f"kernel {self.name!r} has no implementation for {driver!r}: it has {known}"
+            ) from None
 
 
 class Executable:
@@ -161,7 +167,9 @@ class Function:
         if kinds is None:
             return given
         if len(kinds) != len(given):
-            raise InvalidArgumentError(f"function {self.name!r} takes {len(kinds)} constants, and {len(given)} were given")
+            raise InvalidArgumentError(
+                f"function {self.name!r} takes {len(kinds)} constants, and {len(given)} were given"
+            )
         return tuple(
             _convert(value, kind, f"function {self.name!r}: constant {index}")
             for index, (value, kind) in enumerate(zip(given, kinds, strict=True))

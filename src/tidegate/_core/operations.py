@@ -63,7 +63,7 @@ class Operations:
     ) -> Submission:
         """Make the record and take it in. To be called by public operations only: it notes their caller's line."""
         caller = _getframe(2)
-        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))  # type: ignore[arg-type]
+        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
         if self._line is not None:
             submission._line = self._line
         if touches:
@@ -101,10 +101,15 @@ class Operations:
 
         Raises:
             InvalidArgumentError: a negative size or an unknown kind of memory.
+
         """
         block = new_memory(self._device, nbytes, memory, label)
         work = Allocate(
-            block.nbytes, memory, None if pool is None else pool._checked(self._device), block.commit, block.never_committed
+            block.nbytes,
+            memory,
+            None if pool is None else pool._checked(self._device),
+            block.commit,
+            block.never_committed,
         )
         caller = _getframe(1)
         submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
@@ -147,6 +152,7 @@ class Operations:
             length: its length; without one, the rest.
             wait: what must be reached first.
             signal: what is reached afterwards.
+
         """
         data = checked_pattern(pattern)
         span = checked_target(self._device, target, offset, length, "fill")
@@ -154,14 +160,18 @@ class Operations:
         memories = (span._memory,)
         return self._submit(Fill(span, data), wait, signal, memories, memories)
 
-    def update(self, target: Buffer, data: Any, *, offset: int = 0, wait: Wait = None, signal: Signal = None) -> Submission:
+    def update(
+        self, target: Buffer, data: Any, *, offset: int = 0, wait: Wait = None, signal: Signal = None
+    ) -> Submission:
         """Write small host data, captured during the call: the source may change at once."""
         captured = update_data(data)
         span = checked_target(self._device, target, offset, len(captured), "update")
         memories = (span._memory,)
         return self._submit(Update(span, captured), wait, signal, memories, memories)
 
-    def upload(self, array: Any, target: Buffer, *, offset: int = 0, wait: Wait = None, signal: Signal = None) -> Submission:
+    def upload(
+        self, array: Any, target: Buffer, *, offset: int = 0, wait: Wait = None, signal: Signal = None
+    ) -> Submission:
         """Write a host array, borrowed until the submission retires: do not change it before."""
         source = host_bytes_of(array, "upload")
         span = checked_target(self._device, target, offset, source.nbytes, "upload")
@@ -188,7 +198,9 @@ class Operations:
         else:
             _check_out(out, dtype, shape)
         if out.nbytes > span.nbytes:
-            raise OutOfRangeError(f"download: {out.nbytes} bytes are asked of {span._memory.describe()}, which has {span.nbytes} here")
+            raise OutOfRangeError(
+                f"download: {out.nbytes} bytes are asked of {span._memory.describe()}, which has {span.nbytes} here"
+            )
         if length is not None and out.nbytes != span.nbytes:
             raise InvalidArgumentError(f"download: the array has {out.nbytes} bytes, and the length is {span.nbytes}")
         if out.nbytes < span.nbytes:
@@ -235,6 +247,7 @@ class Operations:
 
         Raises:
             FileNotFoundError: there is no file at the path.
+
         """
         span = checked_target(self._device, target, offset, length, "read_file")
         work = HostWork("read_file", FileRead(self._queue, file, span, file_offset, length))
@@ -280,17 +293,22 @@ class Operations:
             local_memory: bytes of scratch memory per workgroup.
             wait: what must be reached first.
             signal: what is reached afterwards.
+
         """
         if not isinstance(function, Function):
             raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
         device = self._device
         if function.device is not device:
-            raise InvalidArgumentError(f"function {function.name!r} belongs to {function.device.describe()}, not to {device.describe()}")
+            raise InvalidArgumentError(
+                f"function {function.name!r} belongs to {function.device.describe()}, not to {device.describe()}"
+            )
         spans = tuple([checked_target(device, binding, 0, None, "dispatch") for binding in bindings])
         function.check_bindings(len(spans))
         local = checked_int(local_memory, "local memory")
         if local < 0:
-            raise InvalidArgumentError(f"function {function.name!r}: the local memory is {local}, and must be 0 or more")
+            raise InvalidArgumentError(
+                f"function {function.name!r}: the local memory is {local}, and must be 0 or more"
+            )
         counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
         memories = tuple([span._memory for span in spans])
         work = Dispatch(function._function, counts, spans, function.convert_constants(constants), local)
@@ -304,6 +322,7 @@ class Operations:
         Raises:
             OutOfRangeError: a slot has no entry.
             FailedPreconditionError: the recording has not ended, or is one-shot and was used.
+
         """
         if commands.__class__ is CommandBuffer and commands._is_empty_for(self._device) and not bindings:
             assert commands._plain is not None
@@ -324,7 +343,9 @@ class Operations:
         """Do nothing but wait and signal: joins and forks."""
         return self._submit_empty(_BARRIER, wait, signal)
 
-    def host_call(self, function: Callable[..., Any], *args: Any, wait: Wait = None, signal: Signal = None) -> Submission:
+    def host_call(
+        self, function: Callable[..., Any], *args: Any, wait: Wait = None, signal: Signal = None
+    ) -> Submission:
         """Run `function(*args)` on a host thread when the waits are met; `result()` returns what it returned.
 
         It may submit, signal and wait. What it raises fails the signals (M33).
@@ -382,5 +403,7 @@ def new_memory(device: Device, nbytes: Any, kind: Any, label: str) -> Memory:
     if size < 0:
         raise InvalidArgumentError(f"allocate on {device.describe()}: the size is {size}, and must be 0 or more")
     if kind not in MEMORY_KINDS:
-        raise InvalidArgumentError(f"allocate on {device.describe()}: memory is {kind!r}, and must be one of {', '.join(MEMORY_KINDS)}")
+        raise InvalidArgumentError(
+            f"allocate on {device.describe()}: memory is {kind!r}, and must be one of {', '.join(MEMORY_KINDS)}"
+        )
     return Memory(device, size, kind, label)

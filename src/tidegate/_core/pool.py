@@ -33,7 +33,9 @@ class Pool:
 
     def _checked(self, device: Device) -> DriverPool:
         if self.device is not device:
-            raise InvalidArgumentError(f"pool {self.label!r} belongs to {self.device.describe()}, not to {device.describe()}")
+            raise InvalidArgumentError(
+                f"pool {self.label!r} belongs to {self.device.describe()}, not to {device.describe()}"
+            )
         return self._pool
 
 

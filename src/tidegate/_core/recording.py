@@ -23,7 +23,7 @@ from ..driver import (
 from ..errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from ..types import Slot
 from .buffer import Buffer, Memory, checked_int
-from .checks import checked_counts, checked_copy, checked_fill, checked_pattern, checked_target, update_data
+from .checks import checked_copy, checked_counts, checked_fill, checked_pattern, checked_target, update_data
 from .kernel import Function, checked_workgroups
 from .lock import core_lock
 
@@ -95,6 +95,7 @@ class CommandBuffer:
 
         Raises:
             FailedPreconditionError: a group is still open, or the recording has ended already.
+
         """
         self._refuse_ended()
         if self._groups:
@@ -194,7 +195,9 @@ class CommandBuffer:
         spans, values, local = self._call(function, bindings, constants, local_memory)
         where = self._range(counts, counts_offset, 12, "dispatch_indirect")
         checked_counts(where._offset if isinstance(where, Buffer) else where.offset)
-        return self._add(DispatchIndirect(function._function, where, spans, values, local), after, reads=[where], writes=spans)
+        return self._add(
+            DispatchIndirect(function._function, where, spans, values, local), after, reads=[where], writes=spans
+        )
 
     def barrier(self) -> None:
         """Order everything recorded so far before everything recorded from now on."""
@@ -248,15 +251,21 @@ class CommandBuffer:
         if not isinstance(function, Function):
             raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
         if function.device is not self.device:
-            raise InvalidArgumentError(f"function {function.name!r} belongs to {function.device.describe()}, not to {self.device.describe()}")
+            raise InvalidArgumentError(
+                f"function {function.name!r} belongs to {function.device.describe()}, not to {self.device.describe()}"
+            )
         spans = tuple(self._range(binding, 0, None, "binding") for binding in bindings)
         function.check_bindings(len(spans))
         local = checked_int(local_memory, "local memory")
         if local < 0:
-            raise InvalidArgumentError(f"function {function.name!r}: the local memory is {local}, and must be 0 or more")
+            raise InvalidArgumentError(
+                f"function {function.name!r}: the local memory is {local}, and must be 0 or more"
+            )
         return spans, function.convert_constants(constants), local
 
-    def _add(self, work: Work, after: Iterable[Node], *, reads: Sequence[Binding] = (), writes: Sequence[Binding] = ()) -> Node:
+    def _add(
+        self, work: Work, after: Iterable[Node], *, reads: Sequence[Binding] = (), writes: Sequence[Binding] = ()
+    ) -> Node:
         edges = {self._edge(node) for node in after}
         if self._barrier is not None:
             edges.add(self._barrier)
@@ -302,7 +311,9 @@ class CommandBuffer:
     def _execute(self, device: Device, bindings: Iterable[Any]) -> tuple[Execute, list[Memory], list[Memory]]:
         """Return the work of one execution, what it touches and what it writes. Raises what is wrong at the call."""
         if self.device is not device:
-            raise InvalidArgumentError(f"{self.describe()} belongs to {self.device.describe()}, not to {device.describe()}")
+            raise InvalidArgumentError(
+                f"{self.describe()} belongs to {self.device.describe()}, not to {device.describe()}"
+            )
         if self._state != "ended":
             raise FailedPreconditionError(f"{self.describe()} is {self._state}: it cannot be executed")
         touched = list(self._touched)

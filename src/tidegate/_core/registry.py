@@ -44,6 +44,7 @@ def register_driver(name: str, path: str) -> None:
     Args:
         name: as it stands in a URI.
         path: `package.module:attribute`; the attribute is a `Driver` or a function that returns one.
+
     """
     _OWN[name] = path
 
@@ -54,6 +55,7 @@ def load_driver(name: str) -> Driver:
     Raises:
         NotFoundError: there is none of that name; the message lists the known ones.
         UnsupportedError, DriverUnavailableError: the name is reserved for one that this version does not have.
+
     """
     with _lock:
         driver = _loaded.get(name)
@@ -129,6 +131,7 @@ def open_device(uri: str | None = None, *, label: str = "", validate: bool = Fal
         DriverUnavailableError: its hardware or library is absent; the message says what to install.
         InvalidArgumentError: an unknown option.
         UnsupportedError: `validate` and `trace`, which this version does not have.
+
     """
     if validate:
         raise UnsupportedError("open_device: validate= is not part of this version")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from ..driver import Allocate
+from ..driver import Allocate, Work
 from ..errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
 from . import process
 from .arming import arm, arm_submission, promise_for
@@ -41,13 +41,10 @@ if TYPE_CHECKING:
     from .semaphore import Semaphore
 
 
-class HostWork:
+class HostWork(Work):
     """Work that a host thread does: host calls and files. `run` returns the submission's result."""
 
     __slots__ = ("kind", "run")
-    cost = None
-    empty = False
-    on_failure = None
 
     def __init__(self, kind: str, run: Any) -> None:
         self.kind = kind
@@ -263,10 +260,10 @@ def _line_up_locked(submission: Submission, waits: list[Target]) -> None:
     """Join the waiters of what is not reached yet; note the first failure among the waits."""
     pending: dict[TimelineState, int] | None = submission._pending
     for state, value in waits:
-        if state.payload >= value:
-            continue
         if state.process.forked:
             refuse_forked(state.process, state.describe())
+        if state.payload >= value:
+            continue
         if pending is None:
             pending = submission._pending = {}
         known = pending.get(state)
@@ -342,19 +339,22 @@ def _try_promises(submission: Submission) -> bool:
         submission._queued = True
         submission._promised = promised
         submission._stage = READY
-    waits = _native_waits(promised)
-    if _issue(submission, waits):
+    try:
+        if _issue(submission, _native_waits(promised)):
+            with core_lock:
+                leave_waits_locked(submission)
+            return True
         with core_lock:
-            leave_waits_locked(submission)
-        return True
-    with core_lock:
-        submission._stage = HELD
-        submission._promised = ()
-        submission._queued = False
-        if submission._pending and submission._doom is None:
-            return False
-        submission._queued = True
-    launch(submission)
+            submission._stage = HELD
+            submission._promised = ()
+            submission._queued = False
+            if submission._pending and submission._doom is None:
+                return False
+            submission._queued = True
+        launch(submission)
+    except BaseException as error:
+        _give_up(submission, error)
+        raise
     return True
 
 
@@ -466,11 +466,11 @@ def _offer(producer: Submission) -> None:
         for state, claimed in points:
             for value, bucket in state.waiters.items():
                 if value <= claimed:
-                    offers += (_Offer(waiter) for waiter in bucket if _may_follow(waiter, producer))
+                    offers += [_Offer(waiter) for waiter in bucket if _may_follow(waiter, producer)]
     thread_state.queue.extend(offers)
 
 
-def _may_follow(waiter: object, producer: Submission) -> bool:
+def _may_follow(waiter: object, producer: Submission) -> TypeGuard[Submission]:
     return (
         isinstance(waiter, Submission)
         and waiter._device is producer._device

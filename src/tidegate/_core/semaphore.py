@@ -37,6 +37,7 @@ class Semaphore:
 
     Raises:
         InvalidArgumentError: the initial value is not in 0..2**64-2.
+
     """
 
     __slots__ = ("__weakref__", "_state")
@@ -98,6 +99,7 @@ class Semaphore:
 
         Raises:
             SemaphoreFailedError: the semaphore has failed; `__cause__` is the first error.
+
         """
         state = self._state
         if state.calm:
@@ -112,6 +114,7 @@ class Semaphore:
         Raises:
             InvalidArgumentError: the value does not raise the payload; nothing has changed.
             SemaphoreFailedError: the semaphore has failed.
+
         """
         state = self._state
         # The plain case without the lock: no call and no loop from the test of `calm` to the store (M38). The bound is
@@ -145,6 +148,7 @@ class Semaphore:
             DeadlineExceededError: not reached in time; the text says who was to signal.
             SemaphoreFailedError: it failed before it got there.
             InvalidArgumentError: the timeout is negative or not a number.
+
         """
         state = self._state
         if value.__class__ is int and (timeout is None or timeout >= _SHORT_WAIT):
@@ -198,9 +202,9 @@ def _wait(semaphore: Semaphore, value: int, timeout: float | None = None) -> Non
 
 
 def _check_forks() -> None:
-    Semaphore.query = _query  # type: ignore[method-assign]
+    Semaphore.query = _query  # type: ignore[method-assign,assignment]
     Semaphore.signal = advance  # type: ignore[method-assign,assignment]
-    Semaphore.wait = _wait  # type: ignore[method-assign]
+    Semaphore.wait = _wait  # type: ignore[method-assign,assignment]
 
 
 process.in_child(_check_forks)

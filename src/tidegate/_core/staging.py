@@ -54,6 +54,7 @@ class StagingBuffer:
     Args:
         device: the device that shall read it.
         capacity: its size in bytes.
+
     """
 
     def __init__(self, device: Device, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -84,6 +85,7 @@ class StagingBuffer:
             OutOfRangeError: more than the capacity: it could never fit.
             ResourceExhaustedError: no room now; it comes back as ranges are released.
             InvalidArgumentError: the alignment is not a power of two.
+
         """
         size = checked_int(nbytes, "size")
         step = checked_int(alignment, "alignment")
@@ -94,13 +96,17 @@ class StagingBuffer:
         if size > self.capacity:
             raise OutOfRangeError(f"staging buffer: {size} bytes are more than its capacity of {self.capacity}")
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise ResourceExhaustedError("staging buffer: a finalizer or signal handler cannot reserve in a reservation")
+            raise ResourceExhaustedError(
+                "staging buffer: a finalizer or signal handler cannot reserve in a reservation"
+            )
         with self._lock:
             if self._closed:
                 raise ClosedError("the staging buffer is closed")
             offset = self._take(size, step)
         if offset is None:
-            raise ResourceExhaustedError(f"staging buffer: no {size} bytes are free now; its capacity is {self.capacity}")
+            raise ResourceExhaustedError(
+                f"staging buffer: no {size} bytes are free now; its capacity is {self.capacity}"
+            )
         return StagingRange(self, offset, size)
 
     def _take(self, size: int, step: int) -> int | None:

@@ -69,11 +69,16 @@ class Starvation:
         from .scheduling import _issue
 
         served = False
-        for submission in waiting:
-            with core_lock:
-                self._waiting.pop(submission, None)
-            if submission._stage != RETIRED:
-                _issue(submission, ())
+        for submission, error in waiting.items():
+            try:
+                with core_lock:
+                    self._waiting.pop(submission, None)
+                if submission._stage != RETIRED:
+                    _issue(submission, ())
+            except BaseException:
+                if submission._stage != RETIRED and not submission.taken:
+                    self._waiting[submission] = error
+                raise
             served = served or submission not in self._waiting
         return served
 

@@ -169,6 +169,7 @@ class Submission:
         Raises:
             SemaphoreFailedError: it failed; `__cause__` is the work's error.
             DeadlineExceededError: over time.
+
         """
         self._look()
         if self._stage == RETIRED and self._error is None and timeout is None:

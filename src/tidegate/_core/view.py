@@ -46,7 +46,7 @@ class BufferView:
         count = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         return flat[:count].view(self.dtype).reshape(self.shape)
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self._array()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
@@ -99,6 +99,7 @@ def from_dlpack(x: Any, device: Device | None = None) -> BufferView:
 
     Raises:
         UnsupportedError: the memory is not reachable from that device.
+
     """
     if isinstance(x, BufferView) and device in (None, x.buffer.device):
         return x
@@ -120,7 +121,9 @@ def from_dlpack(x: Any, device: Device | None = None) -> BufferView:
     return BufferView(Buffer(memory, 0, array.nbytes, root=True), array.dtype, array.shape)
 
 
-def pinned_empty(shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | None = None) -> npt.NDArray[Any]:
+def pinned_empty(
+    shape: int | Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | None = None
+) -> npt.NDArray[Any]:
     """Return an uninitialised array in page-locked memory where `device` has that, else an ordinary one.
 
     Transfers from and to it need no staging.

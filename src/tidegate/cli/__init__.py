@@ -12,6 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: what stands after the program's name; None: those of this process.
+
     """
     # Imported here so that importing this package costs nothing: entry points are looked up by name only.
     from ._application import run

@@ -437,7 +437,7 @@ def test_losers_of_a_wait_keep_no_residue() -> None:
 
     def living() -> int:
         gc.collect()
-        return sum(type(thing).__module__.partition(".")[0] == "tidegate" for thing in gc.get_objects())
+        return sum(str(type(thing).__module__).partition(".")[0] == "tidegate" for thing in gc.get_objects())
 
     sem, other = tg.Semaphore(), tg.Semaphore(1)
     before = living()

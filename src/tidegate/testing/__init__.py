@@ -43,6 +43,7 @@ class Latch:
 
         Raises:
             DeadlineExceededError: it stayed shut.
+
         """
         self._count += 1
         self._arrived.release()
@@ -54,6 +55,7 @@ class Latch:
 
         Raises:
             DeadlineExceededError: nobody came.
+
         """
         if not self._arrived.acquire(timeout=timeout):
             raise DeadlineExceededError(f"nobody arrived at the latch within {timeout:g} s")

@@ -198,7 +198,9 @@ class StreamsDevice(DriverDevice):
     def default_pool(self) -> CpuPool:
         return self._pool
 
-    def load(self, source: Any, *, signature: Signature | None, format: str | None, options: Sequence[str]) -> dict[str, Any]:
+    def load(
+        self, source: Any, *, signature: Signature | None, format: str | None, options: Sequence[str]
+    ) -> dict[str, Any]:
         return dict(executable.load(source, signature=signature, format=format, options=options))
 
     def trim(self) -> None:

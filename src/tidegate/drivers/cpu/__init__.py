@@ -64,7 +64,9 @@ def parse_size(uri: str, text: str | None) -> int | None:
     digits = text.rstrip("BKMGIbkmgi")
     unit = text[len(digits) :].upper()
     if not digits.isascii() or not digits.isdigit() or unit not in _UNITS:
-        raise InvalidArgumentError(f"device {uri!r}: memory is {text!r}, and must be a size as 64MiB or a number of bytes")
+        raise InvalidArgumentError(
+            f"device {uri!r}: memory is {text!r}, and must be a size as 64MiB or a number of bytes"
+        )
     return int(digits) * _UNITS[unit]
 
 

@@ -89,6 +89,7 @@ def find_compiler() -> Compiler:
 
     Raises:
         DriverUnavailableError: None is installed; the message says what to install.
+
     """
     named = os.environ.get("CC", "").strip()
     for candidate in [named] if named else ["cc", "gcc", "clang"]:
@@ -110,6 +111,7 @@ def check_options(options: Sequence[str]) -> tuple[str, ...]:
 
     Raises:
         InvalidArgumentError: One is of no kind that a kernel may be compiled with.
+
     """
     for option in options:
         if not isinstance(option, str):

@@ -37,6 +37,7 @@ def find_entries(text: str) -> list[Entry]:
 
     Raises:
         CompileError: There is none, or one has a form that cannot be called; the log names it.
+
     """
     text = _STRINGS_AND_COMMENTS.sub(" ", text)
     entries: dict[str, Entry] = {}

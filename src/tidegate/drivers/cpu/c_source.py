@@ -41,6 +41,7 @@ class CFunction:
         bindings: How many pointers it takes.
         constants: The type of each constant, or None for a struct, of which only the size is known.
         constant_sizes: The size in bytes of each constant, by the compiler's word.
+
     """
 
     name: str
@@ -58,6 +59,7 @@ class CFunction:
 
         Raises:
             InvalidArgumentError: The number of either, or the size of a constant, is not what the source declares.
+
         """
         if len(addresses) != self.bindings:
             raise InvalidArgumentError(f"{self.name} takes {self.bindings} bindings, got {len(addresses)}")
@@ -100,6 +102,7 @@ class CFunction:
 
         Raises:
             ResourceExhaustedError: There is no room for the scratch memory; nothing has run.
+
         """
         if self._call(bindings, constants, _dispatch(count, size, local_bytes), begin, end):
             raise ResourceExhaustedError(f"{self.name}: no memory for {local_bytes} bytes of local memory")
@@ -128,6 +131,7 @@ def compile_source(source: str, *, options: Sequence[str] = (), label: str = "")
             the source as it was given.
         InvalidArgumentError: An option is unknown.
         DriverUnavailableError: There is no C compiler; the message says what to install.
+
     """
     options = check_options(options)
     compiler = find_compiler()

@@ -31,7 +31,9 @@ class CpuFunction(DriverFunction):
     """A kernel that runs here."""
 
     @abstractmethod
-    def run(self, workers: Workers, groups: Groups, bindings: list[Bytes], constants: tuple[Any, ...], local: int) -> None:
+    def run(
+        self, workers: Workers, groups: Groups, bindings: list[Bytes], constants: tuple[Any, ...], local: int
+    ) -> None:
         """Run all workgroups and return when they are over."""
 
 
@@ -44,7 +46,9 @@ class PythonFunction(CpuFunction):
         if signature:
             self.bindings, self.constants, self.workgroup = signature.bindings, signature.constants, signature.workgroup
 
-    def run(self, workers: Workers, groups: Groups, bindings: list[Bytes], constants: tuple[Any, ...], local: int) -> None:
+    def run(
+        self, workers: Workers, groups: Groups, bindings: list[Bytes], constants: tuple[Any, ...], local: int
+    ) -> None:
         self._function(groups, bindings, constants)
 
 
@@ -58,7 +62,9 @@ class CompiledFunction(CpuFunction):
         self.constants = constants
         self.workgroup = workgroup
 
-    def run(self, workers: Workers, groups: Groups, bindings: list[Bytes], constants: tuple[Any, ...], local: int) -> None:
+    def run(
+        self, workers: Workers, groups: Groups, bindings: list[Bytes], constants: tuple[Any, ...], local: int
+    ) -> None:
         function = self._function
         addresses = [binding.ctypes.data for binding in bindings]
         pointers, values = function.prepare(addresses, constants)
@@ -130,6 +136,7 @@ def load(
         UnsupportedError: not something the CPU runs.
         CompileError: C that does not compile.
         DriverUnavailableError: C without a compiler.
+
     """
     if format is not None and format not in _FORMATS:
         raise UnsupportedError(f"driver 'cpu' does not know the format {format!r}: it takes {', '.join(_FORMATS)}")
@@ -152,7 +159,9 @@ def _load_first(
     reason: Exception | None = None
     for source in sources:
         try:
-            loaded = load(source, signature=signature, format=format, options=options if isinstance(source, str) else ())
+            loaded = load(
+                source, signature=signature, format=format, options=options if isinstance(source, str) else ()
+            )
         except DriverUnavailableError as error:
             reason = error
             continue
@@ -185,7 +194,9 @@ def _workgroup(options: Sequence[str]) -> tuple[Groups, list[str]]:
         return (1, 1, 1), flags
     parts = sizes[-1].split(",")
     if len(parts) > 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise InvalidArgumentError(f"driver 'cpu': the option workgroup={sizes[-1]} must be one to three counts above 0")
+        raise InvalidArgumentError(
+            f"driver 'cpu': the option workgroup={sizes[-1]} must be one to three counts above 0"
+        )
     numbers = [int(part) for part in parts] + [1, 1]
     return (numbers[0], numbers[1], numbers[2]), flags
 
@@ -200,7 +211,8 @@ def _check_declared(function: CFunction, signature: Signature) -> None:
     """A declaration and the C source must agree, or the call would read wild memory."""
     if function.bindings != signature.bindings:
         raise CompileError(
-            f"kernel {signature.name!r} declares {signature.bindings} bindings, and its C source takes {function.bindings}", log=""
+            f"kernel {signature.name!r} declares {signature.bindings} bindings, and its C source takes {function.bindings}",
+            log="",
         )
     declared = [kind.itemsize for kind in signature.constants]
     if declared != list(function.constant_sizes):
@@ -211,4 +223,6 @@ def _check_declared(function: CFunction, signature: Signature) -> None:
         )
     for index, (kind, found) in enumerate(zip(signature.constants, function.constants, strict=True)):
         if found is not None and (kind.kind, kind.itemsize) != (found.kind, found.itemsize):
-            raise CompileError(f"kernel {signature.name!r}: constant {index} is declared {kind}, and is {found} in C", log="")
+            raise CompileError(
+                f"kernel {signature.name!r}: constant {index} is declared {kind}, and is {found} in C", log=""
+            )

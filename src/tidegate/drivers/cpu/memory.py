@@ -100,6 +100,7 @@ class CpuPool(DriverPool):
 
         Raises:
             ResourceExhaustedError: the budget does not allow it, or the system has no more.
+
         """
         size = size_class(nbytes)
         with self._lock:

@@ -61,7 +61,8 @@ class Workers:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._hints: deque[Task] = deque(maxlen=_HINTS)
         self._threads = [
-            threading.Thread(target=_work, args=(self._tasks,), name=f"{name}-{index}", daemon=True) for index in range(count)
+            threading.Thread(target=_work, args=(self._tasks,), name=f"{name}-{index}", daemon=True)
+            for index in range(count)
         ]
         for thread in self._threads:
             thread.start()

@@ -40,6 +40,7 @@ class Patch:
 
         Raises:
             NotFoundError: it defines no such thing.
+
         """
         if name not in vars(owner):
             raise NotFoundError(f"the fault no longer applies: {owner.__name__} defines no {name!r}")
@@ -50,6 +51,7 @@ class Patch:
 
         Raises:
             NotFoundError: nothing refers to it.
+
         """
         places = list(_places_of(original))
         if not places:
@@ -88,6 +90,7 @@ class Fault:
         description: What it does wrong.
         rules: The rules of the model that it breaks.
         killed_by: The conformance test that must catch it, as `module::test`.
+
     """
 
     name: str
@@ -103,6 +106,7 @@ class Fault:
         Raises:
             NotFoundError: what the fault changes is no longer there.
             AttributeError: likewise.
+
         """
         patch = Patch()
         try:
