@@ -478,7 +478,8 @@ class DriverQueue(ABC):
 class EpochTimeline(ABC):
     """The native timeline of an in-order queue: epochs 1, 2, 3... (M2).
 
-    The driver calls `begin` in the order in which it issues, under its own lock; the rest belongs to the core.
+    The driver calls `begin` in the order in which it issues, under its own lock; the rest belongs to the core. An
+    exception out of `begin` with `ticket.taken` set means that the epoch is taken: the driver must then issue it still.
     """
 
     def __init__(self) -> None:
@@ -488,11 +489,10 @@ class EpochTimeline(ABC):
 
     def begin(self, ticket: Ticket) -> int:
         """Take the next epoch for `ticket`."""
-        epoch = ticket.epoch = self.issued + 1
+        epoch = ticket.epoch = self.issued = self.issued + 1
         ticket.timeline = self  # after the epoch: who sees the timeline may arm
         ticket.taken = True
-        self.in_flight.append(ticket)
-        self.issued = epoch
+        self.in_flight.append(ticket)  # last, as the only call: an interrupt comes before all of it or after
         return epoch
 
     def advance(self) -> None:

@@ -18,7 +18,7 @@ def promise_for(state: TimelineState, value: int) -> Submission | None:
     promises = state.promises
     found = promises.get(value)
     if found is None and promises:
-        above = min((claim for claim in tuple(promises) if claim > value), default=None)
+        above = min((claim for claim in promises.copy() if claim > value), default=None)
         found = None if above is None else promises.get(above)
     return found
 

@@ -27,6 +27,7 @@ from ..types import MemoryKind
 from . import process
 from .host_wait import wait_all
 from .scheduling import waits_of
+from .submission import over
 from .thread_state import thread_state
 from .timeline import brief
 
@@ -204,9 +205,9 @@ class Buffer:
         return self._memory.label
 
     @property
-    def ready(self) -> Submission | None:
-        """The submission that commits its storage; None if it had storage from the start."""
-        return self._memory.ready
+    def ready(self) -> Submission:
+        """The submission that commits its storage; one that is over if it had storage from the start."""
+        return self._memory.ready or over(self.device._host_queue())
 
     @property
     def offset(self) -> int:

@@ -61,7 +61,7 @@ def _chain(target: Target) -> list[str]:
         told.add(id(producer))
         on_path.add(id(producer))
         path.append(producer)
-        stack += [(depth + 1, wait) for wait in reversed(tuple((producer._pending or {}).items()))]
+        stack += [(depth + 1, wait) for wait in reversed((producer._pending or {}).copy().items())]
     return lines
 
 
@@ -73,7 +73,7 @@ def _producer(target: Target, on_path: set[int]) -> Submission | None:
     state, value = target
     if state.payload >= value or state.failure is not None:
         return None
-    claims = {claim: found for claim, ref in tuple(state.claims.items()) if (found := ref()) is not None}
+    claims = {claim: found for claim, ref in state.claims.copy().items() if (found := ref()) is not None}
     if value in claims:
         return claims[value]
     above = [claim for claim in claims if claim > value and id(claims[claim]) not in on_path]

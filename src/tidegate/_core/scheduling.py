@@ -324,7 +324,9 @@ def _hold(submission: Submission) -> None:
     device = submission._device
     if device._driver.promises and not isinstance(submission._work, HostWork) and _try_promises(submission):
         return
-    for state, value in tuple((submission._pending or {}).items()):
+    with core_lock:
+        pending = {} if submission._pending is None else submission._pending.copy()
+    for state, value in pending.items():
         if state.promises:
             arm(state, value)
 
@@ -416,19 +418,32 @@ def _issue(submission: Submission, waits: Any) -> bool:
             device._starve(submission, error)
             return True
         _give_up(submission, error)
+        if submission.timeline is not None:
+            reaper.leave(_promise, submission)
         if not isinstance(error, Exception):
             raise
         return True
-    timeline = submission.timeline
-    if timeline is not None:
-        with core_lock:
-            _promise_locked(submission)
-        device._count(submission, timeline)
-        if _listened_to(submission):
-            arm_submission(submission)
-        if device._driver.promises:
-            _offer(submission)
+    if submission.timeline is not None:
+        try:
+            _promise(submission)
+        except BaseException:
+            reaper.leave(_promise, submission)
+            raise
     return True
+
+
+def _promise(submission: Submission) -> None:
+    """A counting device has taken a submission: its claims are promises now, for those who wait and may follow."""
+    timeline = submission.timeline
+    assert timeline is not None
+    with core_lock:
+        _promise_locked(submission)
+    device = submission._device
+    device._count(submission, timeline)
+    if _listened_to(submission):
+        arm_submission(submission)
+    if device._driver.promises:
+        _offer(submission)
 
 
 def _promise_locked(submission: Submission) -> None:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..driver import Barrier
 from ..errors import AbortedError, SemaphoreFailedError
 from . import process
 from .awaiting import wait_async
@@ -103,7 +104,7 @@ class Submission:
     _pending: dict[TimelineState, int] | None = None
     _ref: weakref.ref[Submission] | None = None
 
-    def __init__(self, queue: Queue, work: Work, site: Site) -> None:
+    def __init__(self, queue: Queue, work: Work, site: Site | None) -> None:
         self._queue = queue
         self._device: Device = queue._device
         self._work: Work | None = work
@@ -240,6 +241,14 @@ class Submission:
         if self._ref is None:
             self._ref = weakref.ref(self)
         return self._ref
+
+
+def over(queue: Queue) -> Submission:
+    """Return a submission that is over: for what needed none."""
+    submission = Submission(queue, Barrier(), None)
+    submission._stage = RETIRED
+    submission._work = None
+    return submission
 
 
 def site_text(site: Site | None) -> str:

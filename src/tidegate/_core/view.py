@@ -36,10 +36,9 @@ class BufferView:
         return f"<tidegate.BufferView {self.dtype} {self.shape} of {self.buffer!r}>"
 
     @property
-    def ready(self) -> Submission | None:
-        """What the contents wait for: the last submitted write, else the allocation; None if nothing is open."""
-        memory = self.buffer._memory
-        return memory.pending_write() or memory.ready
+    def ready(self) -> Submission:
+        """What the contents wait for: the last submitted write, else the allocation."""
+        return self.buffer._memory.pending_write() or self.buffer.ready
 
     def _array(self, *, writable: bool = True) -> npt.NDArray[Any]:
         flat = self.buffer._host_bytes(writable=writable)

@@ -86,9 +86,13 @@ class Stream(EpochTimeline):
 
     def push(self, ticket: Ticket, step: Callable[[], object], waits: list[tuple[EpochTimeline, int]]) -> None:
         """Issue. The caller holds the device's lock."""
-        epoch = self.begin(ticket)
-        self._entries.append((waits, step, epoch))
-        self._changed.notify_all()
+        entry = (waits, step, self.issued + 1)
+        try:
+            self.begin(ticket)
+        finally:
+            if ticket.taken:
+                self._entries.append(entry)
+                self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
