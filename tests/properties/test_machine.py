@@ -9,22 +9,31 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import tidegate as tg
 from tidegate.testing import lose_device, register_streams
 
 from .fences import LIMIT, let_background_threads_catch_up
-from .timelines import DONE, HELD, RUNNING, Cause, Model, Plan, Point, State, certain
+from .timelines import DONE, HELD, PROMISED, RUNNING, Cause, Model, Plan, Point, State, certain
 
+T = TypeVar("T")
+
+DEVICE = st.integers(0, 1)
 MOST_TIMELINES, MOST_OPEN, MOST_GATES = 12, 6, 2
-STEPS = st.sampled_from((1, 2, 1, 3, 0, -1))
+# What is drawn must not depend on what the world does, or Hypothesis could not replay it: a number is drawn, and chooses
+# among what there is when it is used.
+PICK = st.integers(0, 59)
+STEP = st.sampled_from((1, 2, 1, 3, 0, -1))
 """How far from the payload a value is: mostly near and ahead."""
+VALUE = st.tuples(PICK, STEP)
+POINTS = st.lists(st.tuples(st.booleans(), PICK, STEP), max_size=2)
 KINDS = ("barrier", "fill", "call", "raising call", "gated call", "kernel", "raising kernel", "gated kernel")
 
 #: What the errors that Tidegate makes itself are.
@@ -35,6 +44,10 @@ MADE = {
     "dropped": tg.AbortedError,
     "lost": tg.DeviceLostError,
 }
+
+
+def choose(things: Sequence[T], pick: int) -> T:
+    return things[pick % len(things)]
 
 
 class Boom(Exception):
@@ -144,20 +157,19 @@ class Machine(RuleBasedStateMachine):
         state = next(iter(self.model.states))
         return [number for number in self.kept() if state.timelines[number].failure is None]
 
-    def values(self) -> st.SearchStrategy[tuple[int, int]]:
+    def value(self, drawn: tuple[int, int]) -> tuple[int, int]:
         """A timeline, seldom a failed one, and a value near its payload."""
+        pick, step = drawn
+        number = choose([*self.living() * 3, *self.kept()], pick)
         state = next(iter(self.model.states))
-        numbers = [*self.living(), *self.living(), *self.living(), *self.kept()]
-        return st.tuples(st.sampled_from(numbers), STEPS).map(
-            lambda pair: (pair[0], max(0, state.timelines[pair[0]].payload + pair[1]))
-        )
+        return number, max(0, state.timelines[number].payload + step)
 
-    def points(self, data: st.DataObject, most: int) -> list[Point]:
-        kinds = self.values().map(lambda pair: ("timeline", *pair))
-        if self.jobs:
-            recent = [job.number for job in self.jobs[-8:]]
-            kinds |= st.tuples(st.just("entry"), st.sampled_from(recent), st.just(1))
-        return data.draw(st.lists(kinds, max_size=most), label="points")
+    def points(self, drawn: list[tuple[bool, int, int]]) -> list[Point]:
+        recent = [job.number for job in self.jobs[-8:]]
+        return [
+            ("entry", choose(recent, pick), 1) if of_entry and recent else ("timeline", *self.value((pick, step)))
+            for of_entry, pick, step in drawn
+        ]
 
     def real(self, point: Point) -> Any:
         kind, number, value = point
@@ -175,15 +187,14 @@ class Machine(RuleBasedStateMachine):
 
     # What users do -----------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.living()) < 4 and len(self.semaphores) < MOST_TIMELINES)
     @rule(value=st.integers(0, 3))
     def make(self, value: int) -> None:
-        self.make_timeline(value)
+        if len(self.living()) < 4 and len(self.semaphores) < MOST_TIMELINES:
+            self.make_timeline(value)
 
-    @precondition(lambda self: self.kept())
-    @rule(data=st.data())
-    def signal(self, data: st.DataObject) -> None:
-        number, value = data.draw(self.values())
+    @rule(drawn=VALUE)
+    def signal(self, drawn: tuple[int, int]) -> None:
+        number, value = self.value(drawn)
         observed: object = None
         try:
             self.semaphore(number).signal(value)
@@ -193,35 +204,42 @@ class Machine(RuleBasedStateMachine):
             observed = ("failed", self.cause_of(error.__cause__))
         self.model.apply(lambda state: self.model.signal(state, number, value), observed)
 
-    @precondition(lambda self: len(self.living()) > 1 and self.in_phase(HELD, RUNNING))
-    @rule(data=st.data())
-    def fail(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(self.kept()))
+    @rule(pick=PICK)
+    def fail(self, pick: int) -> None:
+        if len(self.living()) < 2 or not self.in_phase(HELD, RUNNING):
+            return
+        number = choose(self.living(), pick)
         cause, error = self.new_cause()
         self.semaphore(number).fail(error)
         self.model.apply(lambda state: self.model.fail(state, number, cause), None)
 
-    @precondition(lambda self: len(self.living()) > 1)
-    @rule(data=st.data())
-    def drop(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(self.living()))
+    @rule(pick=PICK)
+    def drop(self, pick: int) -> None:
+        if len(self.living()) < 2:
+            return
+        number = choose(self.living(), pick)
         self.semaphores[number] = None
         self.model.apply(lambda state: self.model.drop(state, number), None)
 
-    @precondition(lambda self: len(self.in_phase(HELD, RUNNING)) < MOST_OPEN and self.kept())
-    @rule(data=st.data(), kind=st.sampled_from(KINDS), device=st.integers(0, 1))
-    def submit(self, data: st.DataObject, kind: str, device: int) -> None:
+    @rule(kind=st.sampled_from(KINDS), device=DEVICE, queue=DEVICE, waits=POINTS, signals=st.lists(VALUE, max_size=2))
+    def submit(self, kind: str, device: int, queue: int, waits: list[Any], signals: list[tuple[int, int]]) -> None:
         gates = [job for job in self.jobs if job.gate is not None and not job.submission.done]
         if kind.startswith("gated") and len(gates) >= MOST_GATES:
             kind = kind.removeprefix("gated ")
-        waits = self.points(data, 2)
-        signals = data.draw(st.lists(self.values(), max_size=2), label="signals")
-        self.submit_one(data, kind, device, waits, signals)
+        self.submit_one(kind, device, queue, self.points(waits), [self.value(drawn) for drawn in signals])
+
+    @rule(device=DEVICE, queue=DEVICE, drawn=VALUE, waits=POINTS)
+    def submit_a_chain(self, device: int, queue: int, drawn: tuple[int, int], waits: list[Any]) -> None:
+        """Two links that meet at one value, the second one given first."""
+        number, value = self.value(drawn)
+        self.submit_one("barrier", device, queue, [("timeline", number, value + 1)], [(number, value + 2)])
+        self.submit_one("barrier", device, queue, self.points(waits), [(number, value + 1)])
 
     def submit_one(
-        self, data: st.DataObject, kind: str, device: int, waits: list[Point], signals: list[tuple[int, int]]
+        self, kind: str, device: int, queue: int, waits: list[Point], signals: list[tuple[int, int]]
     ) -> None:
-        queue = data.draw(st.integers(0, 1), label="queue")
+        if len(self.in_phase(HELD, PROMISED, RUNNING)) >= MOST_OPEN:
+            return
         highest = {number: max(value for other, value in signals if other == number) for number, _ in signals}
         word, _, rest = kind.partition(" ")
         does = {"raising": "raise", "gated": "gate"}.get(word, "plain")
@@ -269,19 +287,10 @@ class Machine(RuleBasedStateMachine):
         function = self.devices[device].load(tg.Kernel("job", cpu=job.kernel, bindings=0))["job"]
         return queue.dispatch(function, 1, **options)
 
-    @precondition(lambda self: len(self.in_phase(HELD, RUNNING)) < MOST_OPEN - 1 and self.kept())
-    @rule(data=st.data(), device=st.integers(0, 1))
-    def submit_a_chain(self, data: st.DataObject, device: int) -> None:
-        """Two links that meet at one value, the second one given first."""
-        number, value = data.draw(self.values())
-        self.submit_one(data, "barrier", device, [("timeline", number, value + 1)], [(number, value + 2)])
-        self.submit_one(data, "barrier", device, self.points(data, 1), [(number, value + 1)])
-
-    @precondition(lambda self: self.in_phase(RUNNING))
-    @rule(data=st.data())
-    def open(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(self.in_phase(RUNNING)))
-        self.open_gate(number)
+    @rule(pick=PICK)
+    def open(self, pick: int) -> None:
+        if self.in_phase(RUNNING):
+            self.open_gate(choose(self.in_phase(RUNNING), pick))
 
     def open_gate(self, number: int) -> None:
         # Opened for good: where the work has not begun, it will run through.
@@ -289,17 +298,19 @@ class Machine(RuleBasedStateMachine):
         self.model.plans[number] = replace(self.model.plans[number], kind="plain")
         self.model.apply(lambda state: self.model.open(state, number), None)
 
-    @precondition(lambda self: self.in_phase(HELD, RUNNING))
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(self.in_phase(HELD, RUNNING)))
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        if not self.in_phase(HELD, RUNNING):
+            return
+        number = choose(self.in_phase(HELD, RUNNING), pick)
         observed = self.jobs[number].submission.cancel()
         self.model.apply(lambda state: self.model.cancel(state, number), observed)
 
-    @precondition(lambda self: len(self.jobs) > 5)
-    @rule(device=st.integers(0, 1))
+    @rule(device=DEVICE)
     def close(self, device: int) -> None:
         """Close without time to wait: what was issued goes on, and a later call ends it."""
+        if len(self.jobs) < 6:
+            return
         try:
             self.devices[device].close(0)
         except tg.DeadlineExceededError:
@@ -308,34 +319,32 @@ class Machine(RuleBasedStateMachine):
             self.ends[device] = "closed"
             self.model.apply(lambda state: self.model.close(state, device), None)
 
-    @precondition(lambda self: len(self.jobs) > 8 and self.ends == ["open", "open"])
-    @rule(device=st.integers(0, 1))
+    @rule(device=DEVICE)
     def lose(self, device: int) -> None:
+        if len(self.jobs) < 9 or self.ends != ["open", "open"]:
+            return
         lose_device(self.devices[device])
         self.ends[device] = "lost"
         self.model.apply(lambda state: self.model.lose(state, device), None)
 
-    @precondition(lambda self: self.kept())
-    @rule(data=st.data())
-    def listen(self, data: st.DataObject) -> None:
-        number, value = data.draw(self.values())
+    @rule(drawn=VALUE)
+    def listen(self, drawn: tuple[int, int]) -> None:
+        number, value = self.value(drawn)
         told = Told(("timeline", number, value))
         told.subscription = self.semaphore(number).at(value).add_callback(told)
         self.told.append(told)
 
-    @precondition(lambda self: self.told)
-    @rule(data=st.data())
-    def cancel_a_callback(self, data: st.DataObject) -> None:
-        told = data.draw(st.sampled_from(self.told))
-        before = len(told.calls)
+    @rule(pick=PICK)
+    def cancel_a_callback(self, pick: int) -> None:
+        if not self.told:
+            return
+        told = choose(self.told, pick)
         told.cancelled = told.subscription.cancel()
         assert told.cancelled == (not told.calls)
-        assert len(told.calls) == before
 
-    @precondition(lambda self: self.kept())
-    @rule(data=st.data(), mode=st.sampled_from(("all", "any", "each")))
-    def poll(self, data: st.DataObject, mode: str) -> None:
-        points = self.points(data, 3)
+    @rule(drawn=POINTS, mode=st.sampled_from(("all", "any", "each")))
+    def poll(self, drawn: list[Any], mode: str) -> None:
+        points = self.points(drawn)
         real = [self.real(point) for point in points]
         observed: object = "late"
         try:

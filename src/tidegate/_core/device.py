@@ -349,10 +349,9 @@ class Device:
                 left = self._under_way_locked() + self._held_locked()
             if not left:
                 return
-            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 for submission in left:
-                    _wait_quietly(submission, remaining)
+                    _wait_quietly(submission, None if deadline is None else max(0.0, deadline - time.monotonic()))
             except DeadlineExceededError:
                 running = [submission for submission in left if not submission.done]
                 if not running:

@@ -7,7 +7,6 @@ import os
 import threading
 from importlib import import_module
 from typing import Any
-from urllib.parse import parse_qsl
 
 from ..driver import DeviceRequest, Driver
 from ..errors import DriverUnavailableError, InvalidArgumentError, NotFoundError, UnsupportedError
@@ -108,13 +107,15 @@ def parse_uri(uri: str) -> DeviceRequest:
     name, _, path = base.partition(":")
     if not name:
         raise InvalidArgumentError(f"the device URI {uri!r} names no driver: write 'cpu' or 'cpu?workers=4'")
-    try:
-        options = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError as error:
-        raise InvalidArgumentError(f"the options of the device URI {uri!r} must be name=value pairs: {error}") from None
-    if len(dict(options)) != len(options):
-        raise InvalidArgumentError(f"the device URI {uri!r} gives an option twice")
-    return DeviceRequest(uri, name, path, dict(options))
+    options: dict[str, str] = {}
+    for pair in query.split("&") if query else ():
+        option, equals, value = pair.partition("=")
+        if not option or not equals:
+            raise InvalidArgumentError(f"the options of the device URI {uri!r} must be name=value pairs, not {pair!r}")
+        if option in options:
+            raise InvalidArgumentError(f"the device URI {uri!r} gives the option {option!r} twice")
+        options[option] = value
+    return DeviceRequest(uri, name, path, options)
 
 
 def open_device(uri: str | None = None, *, label: str = "", validate: bool = False, trace: Any = None) -> Device:

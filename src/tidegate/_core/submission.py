@@ -8,7 +8,6 @@ the semaphore objects it will signal, until it retires.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 HELD, READY, ISSUED, FINISHING, RETIRED = range(5)
 STAGES = ("held", "ready", "issued", "finishing", "retired")
-
-_log = logging.getLogger("tidegate")
 
 
 class Completion(TimelineState):
@@ -71,7 +68,9 @@ class _Unseen:
 
 
 def _report(text: str, error: BaseException) -> None:
-    _log.error("the failure of %s was never looked at: %s", text, brief(error), exc_info=error)
+    import logging  # here, because importing it costs as much as a third of Tidegate
+
+    logging.getLogger("tidegate").error("the failure of %s was never looked at: %s", text, brief(error), exc_info=error)
 
 
 class Submission:

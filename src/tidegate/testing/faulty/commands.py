@@ -1,7 +1,5 @@
 """Faults of command buffers and kernels: order, bindings, reuse, workgroups."""
 
-# ruff: noqa: D401 - the docstring of a fault says what it does wrong
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Faults of work that fails, is cancelled, or is interrupted while it is submitted."""
 
-# ruff: noqa: D401 - the docstring of a fault says what it does wrong
-
 from __future__ import annotations
 
 from typing import Any

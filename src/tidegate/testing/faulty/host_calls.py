@@ -1,7 +1,5 @@
 """Faults of host calls and of where work runs."""
 
-# ruff: noqa: D401 - the docstring of a fault says what it does wrong
-
 from __future__ import annotations
 
 import threading

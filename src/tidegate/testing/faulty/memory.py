@@ -1,7 +1,5 @@
 """Faults of memory: allocating and freeing in queue order, pools, budgets, what is kept and for how long."""
 
-# ruff: noqa: D401 - the docstring of a fault says what it does wrong
-
 from __future__ import annotations
 
 from typing import Any

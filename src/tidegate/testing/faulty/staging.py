@@ -1,7 +1,5 @@
 """Faults of the staging buffer."""
 
-# ruff: noqa: D401 - the docstring of a fault says what it does wrong
-
 from __future__ import annotations
 
 import weakref

@@ -1,7 +1,5 @@
 """Faults of fill, update, copy, upload, download and files: bytes that go astray, and data taken at the wrong time."""
 
-# ruff: noqa: D401 - the docstring of a fault says what it does wrong
-
 from __future__ import annotations
 
 import ctypes
