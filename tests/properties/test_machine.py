@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 DEVICE = st.integers(0, 1)
 MOST_TIMELINES, MOST_OPEN, MOST_GATES = 12, 6, 2
-# What is drawn must not depend on what the world does, or Hypothesis could not replay it: a number is drawn, and chooses
-# among what there is when it is used.
+# What is drawn must not depend on what the world does, or Hypothesis could not replay it: a number is drawn, and
+# chooses among what there is when it is used.
 PICK = st.integers(0, 59)
 STEP = st.sampled_from((1, 2, 1, 3, 0, -1))
 """How far from the payload a value is: mostly near and ahead."""
@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         with mark.map("r", wait=()) as view:
             return view
 
-    # Choosing ----------------------------------------------------------------------------------------------------------
+    # Choosing --------------------------------------------------------------------------------------------------------
 
     def make_timeline(self, value: int) -> None:
         self.semaphores.append(tg.Semaphore(value, label=f"timeline{len(self.semaphores)}"))
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         found = [cause for cause, known in self.causes.items() if known is error]
         return found[0] if found else None
 
-    # What users do -----------------------------------------------------------------------------------------------------
+    # What users do ---------------------------------------------------------------------------------------------------
 
     @rule(value=st.integers(0, 3))
     def make(self, value: int) -> None:
@@ -358,8 +358,8 @@ class Machine(RuleBasedStateMachine):
                 for each in real:
                     each.wait(0)
                 observed = "reached"
-        except tg.DeadlineExceededError as error:
-            assert "not reached within 0 s" in str(error)
+        except tg.DeadlineExceededError:
+            pass
         except tg.SemaphoreFailedError as error:
             observed = ("failed", self.cause_of(error.__cause__))
         self.model.apply(lambda state: (self.polled(state, points, mode, observed), state), observed)
@@ -418,7 +418,10 @@ class Machine(RuleBasedStateMachine):
         try:
             submission.wait(LIMIT)
         except tg.SemaphoreFailedError as error:
-            assert error.__cause__ is submission.error
+            cause = error.__cause__
+        else:
+            cause = None
+        assert cause is submission.error
 
     Seen = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 
@@ -426,7 +429,7 @@ class Machine(RuleBasedStateMachine):
         """What there is to see: submissions, callbacks, timelines. All of it only ever grows."""
         entries = tuple((job.submission.done, id(self.note(job.submission.error))) for job in self.jobs)
         told = tuple(
-            tuple((outcome, id(self.note(error))) for outcome, error in told.calls) + (told.cancelled,)
+            (*((outcome, id(self.note(error))) for outcome, error in told.calls), told.cancelled)
             for told in self.told
         )
         timelines = tuple(
@@ -521,6 +524,7 @@ class Machine(RuleBasedStateMachine):
             assert (statistics.held, statistics.issued) == (0, 0)
             assert statistics.submitted == statistics.retired
         assert all(job.submission.done for job in self.jobs)
+        assert all(job.submission.error is not job.error for job in self.jobs if not job.kind.startswith("raising"))
 
 
 class StreamsMachine(Machine):

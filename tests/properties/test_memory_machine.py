@@ -89,7 +89,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.operations: list[Operation] = []
         self.given_back_by_failure = False
 
-    # Choosing ----------------------------------------------------------------------------------------------------------
+    # Choosing --------------------------------------------------------------------------------------------------------
 
     def held(self) -> list[Operation]:
         return [operation for operation in self.operations if not operation.over]
@@ -120,7 +120,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def queue(self, data: st.DataObject) -> tg.Queue:
         return data.draw(st.sampled_from(self.queues), label="queue")
 
-    # What users do -----------------------------------------------------------------------------------------------------
+    # What users do ---------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.blocks) < MOST_BLOCKS or not self.usable())
     @rule(data=st.data(), size=SIZES, memory=st.sampled_from(("device", "host", "shared")))

@@ -372,7 +372,8 @@ def checked_shape(
     if shape is None:
         if kind.itemsize == 0 or buffer.nbytes % kind.itemsize:
             raise InvalidArgumentError(
-                f"{buffer._memory.describe()}: {buffer.nbytes} bytes are not a multiple of {kind} ({kind.itemsize} bytes)"
+                f"{buffer._memory.describe()}: {buffer.nbytes} bytes are not a multiple of {kind},"
+                f" which has {kind.itemsize}"
             )
         return kind, (buffer.nbytes // kind.itemsize,)
     dims = (
@@ -387,7 +388,8 @@ def checked_shape(
         needed *= n
     if needed > buffer.nbytes:
         raise OutOfRangeError(
-            f"{buffer._memory.describe()}: an array {dims} of {kind} needs {needed} bytes, and there are {buffer.nbytes}"
+            f"{buffer._memory.describe()}: an array {dims} of {kind} needs {needed} bytes,"
+            f" and there are {buffer.nbytes}"
         )
     return kind, dims
 

@@ -34,6 +34,7 @@ from .background import reaper
 from .buffer import Buffer, host_bytes_of
 from .host_calls import pool as host_pool
 from .host_wait import checked_timeout, wait_all
+from .issuing import HostWork, abort, issue
 from .kernel import Executable, Kernel
 from .lane import Lane
 from .lock import core_lock
@@ -42,7 +43,6 @@ from .pool import Pool, memory_counts
 from .queue import Queue
 from .recording import CommandBuffer
 from .retirement import advance, retire
-from .scheduling import HostWork, _issue, abort
 from .semaphore import Semaphore
 from .starvation import Starvation
 from .submission import HELD, RETIRED, Submission
@@ -380,7 +380,8 @@ class Device:
 
     def _forked_error(self, submission: Submission) -> Exception:
         return FailedPreconditionError(
-            f"{submission._kind} on {submission._queue.describe()}: the device was opened before this process was forked"
+            f"{submission._kind} on {submission._queue.describe()}: the device was opened before this process"
+            " was forked"
         )
 
     def _refuse_closed(self) -> None:
@@ -451,7 +452,7 @@ class Device:
                     return False
                 submission = self._backlog[0]
                 del self._backlog[0]
-            taken = submission._stage == RETIRED or _issue(submission, ())
+            taken = submission._stage == RETIRED or issue(submission, ())
         finally:
             # Also after an interrupt: what is neither taken nor over goes back to its place.
             if submission is not None and not taken and submission._stage != RETIRED and not submission.taken:

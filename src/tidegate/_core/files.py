@@ -121,7 +121,8 @@ class FileRead:
                 length = max(0, self._file.size() - self._at)
                 if length > target.nbytes:
                     raise OutOfRangeError(
-                        f"read_file: the rest of the file is {length} bytes, which do not fit the {target.nbytes} of {target._memory.describe()} here"
+                        f"read_file: the rest of the file is {length} bytes, which do not fit"
+                        f" the {target.nbytes} of {target._memory.describe()} here"
                     )
                 target = target.subspan(0, length)
             self._read(target)
@@ -134,7 +135,8 @@ class FileRead:
         found = self._file.read_into(into, self._at)
         if found < target.nbytes:
             raise OutOfRangeError(
-                f"read_file: the file ends {target.nbytes - found} bytes short of the {target.nbytes} asked for at {self._at}"
+                f"read_file: the file ends {target.nbytes - found} bytes short of the {target.nbytes} asked for"
+                f" at {self._at}"
             )
         if visible is None:
             self._queue.upload(into, target).wait()

@@ -21,9 +21,10 @@ from .checks import (
     update_data,
 )
 from .files import FileRead, FileWrite
+from .issuing import HostWork
 from .kernel import Function, checked_workgroups
 from .recording import CommandBuffer
-from .scheduling import HostWork, pass_calmly, submit
+from .scheduling import pass_calmly, submit
 from .submission import Submission
 from .timepoint import Timepoint
 

@@ -1,29 +1,29 @@
-"""From the call to the device: claiming, holding, issuing (M3, M5, M6, M14 to M20).
+"""From the call to the queue: claiming, passing, holding (M3, M5, M6, M14 to M20).
 
 `submit` makes one locked section of everything that must be one step: checking and claiming the signals, and standing
 in line at the waits. After it the submission is either held, and whoever decides its last wait fires it through the
-trampoline, or ready, and goes down at once on the calling thread.
+trampoline, or ready, and goes down at once on the calling thread (`issuing`). Empty work that need not wait passes in
+that one step, or without even the lock.
 
 The record exists before the first driver call. From then on a BaseException fails its signals instead of losing them
-(M19): `_give_up` decides whether the device may still have the work.
+(M19).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-from ..driver import Allocate, Work
-from ..errors import AbortedError, InvalidArgumentError, ResourceExhaustedError
+from ..errors import InvalidArgumentError
 from . import process
-from .arming import arm, arm_submission, promise_for
 from .background import reaper
 from .host_wait import Target, target_of
+from .issuing import give_up, hold, launch
 from .lock import core_lock
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
-from .submission import HELD, ISSUED, READY, RETIRED, Submission
+from .submission import HELD, READY, RETIRED, Submission
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import (
     GIL,
@@ -37,18 +37,7 @@ from .timeline import (
 from .timepoint import Timepoint
 
 if TYPE_CHECKING:
-    from ..driver import EpochTimeline
     from .semaphore import Semaphore
-
-
-class HostWork(Work):
-    """Work that a host thread does: host calls and files. `run` returns the submission's result."""
-
-    __slots__ = ("kind", "run")
-
-    def __init__(self, kind: str, run: Any) -> None:
-        self.kind = kind
-        self.run = run
 
 
 def waits_of(wait: Any) -> list[Target]:
@@ -106,7 +95,7 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
             if ready:
                 launch(submission)
             else:
-                _hold(submission)
+                hold(submission)
         if queue:
             drain()
     except BaseException as error:
@@ -144,7 +133,7 @@ def _interrupted(submission: Submission, signals: tuple[Timepoint, ...], error: 
         for point in signals:
             reaper.leave(finish, point._state)
     elif submission._stage != HELD or submission._pending is not None:
-        _give_up(submission, error)
+        give_up(submission, error)
     hand_over(thread_state.queue)
 
 
@@ -247,6 +236,7 @@ def _claim_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> Non
             raise _claim_refused(submission, point)
     if signals:
         claim = submission._weakly()
+        claim.points += [(point._state, point.value) for point in signals]
         for point in signals:
             state = point._state
             # On a failed timeline nothing can come of a claim, and it might collide with an older one.
@@ -298,7 +288,8 @@ def _claim_refused(submission: Submission, point: Timepoint) -> InvalidArgumentE
     else:
         found = f"the payload is {state.payload} already"
     return InvalidArgumentError(
-        f"{submission._kind} on {submission._queue.describe()}: cannot signal {state.describe()} to {point.value}: {found}"
+        f"{submission._kind} on {submission._queue.describe()}: cannot signal {state.describe()} to {point.value}:"
+        f" {found}"
     )
 
 
@@ -316,212 +307,3 @@ def _withdraw_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> 
         settle_locked(state)
     submission._device._issued.pop(submission, None)
     leave_waits_locked(submission)
-
-
-def _hold(submission: Submission) -> None:
-    """A new submission is held: have the devices tell about what it waits for, or go down on their promise."""
-    reaper.ensure()
-    device = submission._device
-    if device._driver.promises and not isinstance(submission._work, HostWork) and _try_promises(submission):
-        return
-    with core_lock:
-        pending = {} if submission._pending is None else submission._pending.copy()
-    for state, value in pending.items():
-        if state.promises:
-            arm(state, value)
-
-
-def _try_promises(submission: Submission) -> bool:
-    """Issue on promises: every unmet wait's producer is issued on the same device (M3). False: stay held."""
-    with core_lock:
-        promised = _promises_locked(submission)
-        if promised is None or submission._queued:
-            return False
-        # From here on nobody else may fire it.
-        submission._queued = True
-        submission._promised = promised
-        submission._stage = READY
-    try:
-        if _issue(submission, _native_waits(promised)):
-            with core_lock:
-                leave_waits_locked(submission)
-            return True
-        with core_lock:
-            submission._stage = HELD
-            submission._promised = ()
-            submission._queued = False
-            if submission._pending and submission._doom is None:
-                return False
-            submission._queued = True
-        launch(submission)
-    except BaseException as error:
-        _give_up(submission, error)
-        raise
-    return True
-
-
-def _promises_locked(submission: Submission) -> tuple[tuple[TimelineState, int, Submission], ...] | None:
-    found = []
-    for state, value in (submission._pending or {}).items():
-        producer = promise_for(state, value)
-        if producer is None or producer._device is not submission._device:
-            return None
-        found.append((state, value, producer))
-    return tuple(found) if found and submission._doom is None else None
-
-
-def _native_waits(promised: tuple[tuple[TimelineState, int, Submission], ...]) -> list[tuple[EpochTimeline, int]]:
-    """Return the epochs to wait for, the last one per timeline."""
-    last: dict[EpochTimeline, int] = {}
-    for _, _, producer in promised:
-        timeline = producer.timeline
-        assert timeline is not None
-        last[timeline] = max(last.get(timeline, 0), producer.epoch)
-    return list(last.items())
-
-
-def launch(submission: Submission) -> None:
-    """All waits of a submission are decided: issue it, or fail it with what failed first."""
-    if submission._stage == RETIRED or submission._stage == ISSUED:
-        return
-    if submission._pending is not None:
-        with core_lock:
-            if submission._stage == HELD:
-                submission._stage = READY
-                submission._device._issued[submission] = None
-            leave_waits_locked(submission)
-    if submission._doom is not None:
-        retire(submission, submission._doom)
-        return
-    if not _issue(submission, ()):
-        submission._device._put_off(submission)
-
-
-def _issue(submission: Submission, waits: Any) -> bool:
-    """Give the work to its device or to the host pool. What that raises fails the submission."""
-    work = submission._work
-    device = submission._device
-    try:
-        submission._stage = ISSUED
-        device._issued[submission] = None
-        if type(work) is HostWork:
-            device._run_on_host(submission, work)
-            return True
-        if not submission._queue._port.issue(submission, work, waits):  # type: ignore[arg-type]
-            device._issued.pop(submission, None)
-            submission._stage = READY
-            return False
-    except BaseException as error:
-        if isinstance(error, ResourceExhaustedError) and type(work) is Allocate and not submission.taken:
-            device._issued.pop(submission, None)
-            submission._stage = READY
-            device._starve(submission, error)
-            return True
-        _give_up(submission, error)
-        if submission.timeline is not None:
-            reaper.leave(_promise, submission)
-        if not isinstance(error, Exception):
-            raise
-        return True
-    if submission.timeline is not None:
-        try:
-            _promise(submission)
-        except BaseException:
-            reaper.leave(_promise, submission)
-            raise
-    return True
-
-
-def _promise(submission: Submission) -> None:
-    """A counting device has taken a submission: its claims are promises now, for those who wait and may follow."""
-    timeline = submission.timeline
-    assert timeline is not None
-    with core_lock:
-        _promise_locked(submission)
-    device = submission._device
-    device._count(submission, timeline)
-    if _listened_to(submission):
-        arm_submission(submission)
-    if device._driver.promises:
-        _offer(submission)
-
-
-def _promise_locked(submission: Submission) -> None:
-    """The claims of an issued submission are promises now, unless it is over already."""
-    if submission._stage != ISSUED:
-        return
-    for point in submission._signals:
-        if point._state.claims.get(point.value) is submission._ref:
-            point._state.promises[point.value] = submission
-    if submission._completion is not None:
-        submission._completion.promises[1] = submission
-
-
-class _Offer:
-    """A held submission whose producer has just been issued: it may go down on the promise."""
-
-    __slots__ = ("_submission",)
-    is_work = True
-
-    def __init__(self, submission: Submission) -> None:
-        self._submission = submission
-
-    def fire(self) -> None:
-        if self._submission._stage == HELD:
-            _try_promises(self._submission)
-
-
-def _offer(producer: Submission) -> None:
-    """Let the held submissions that wait for a newly issued one try to follow it onto the device."""
-    offers: list[_Offer] = []
-    with core_lock:
-        points = [(point._state, point.value) for point in producer._signals]
-        if producer._completion is not None:
-            points.append((producer._completion, 1))
-        for state, claimed in points:
-            for value, bucket in state.waiters.items():
-                if value <= claimed:
-                    offers += [_Offer(waiter) for waiter in bucket if _may_follow(waiter, producer)]
-    thread_state.queue.extend(offers)
-
-
-def _may_follow(waiter: object, producer: Submission) -> TypeGuard[Submission]:
-    return (
-        isinstance(waiter, Submission)
-        and waiter._device is producer._device
-        and not waiter._queued
-        and not isinstance(waiter._work, HostWork)
-    )
-
-
-def _listened_to(submission: Submission) -> bool:
-    completion = submission._completion
-    if completion is not None and completion.waiters:
-        return True
-    return any(point._state.waiters for point in submission._signals)
-
-
-def _give_up(submission: Submission, error: BaseException) -> None:
-    """An exception came between: fail the submission, now or, if the device has it, when that is done with it."""
-    if submission.taken and submission._stage != RETIRED:
-        if submission._doom is None:
-            submission._doom = error
-        return
-    retire(submission, error)
-
-
-def abort(submission: Submission, error: AbortedError) -> bool:
-    """Fail a submission that is still held. False: it is not, or no longer."""
-    refuse_forked(submission._device._process, submission.describe())
-    try:
-        with core_lock:
-            if submission._stage != HELD or submission._queued or submission._pending is None:
-                return False
-            submission._doom = error
-            submission._queued = True
-        retire(submission, error)
-    except BaseException:
-        if submission._doom is error:
-            reaper.leave(retire, submission, error)
-        raise
-    return True

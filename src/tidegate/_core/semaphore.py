@@ -2,7 +2,8 @@
 
 The three short calls, `query`, `signal` and a `wait` for what is reached, have a plain case that is one test of `calm`
 and no call. That a semaphore was made before a fork is not tested there: a forked child puts the checking forms in
-their place instead (`_check_forks`), so only programs that fork pay for it.
+their place instead (`_check_forks`), so only programs that fork pay for it. Where the C form of the plain cases is
+there, it stands before the methods written here, which then serve all the other cases (`fast_path`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..errors import AbortedError
 from ..types import MAX_VALUE
 from . import process
 from .background import reaper
+from .fast_path import SemaphoreBase, put_in_place
 from .host_wait import spin_for, wait_targets
 from .lock import core_lock
 from .progress import look
@@ -24,7 +26,7 @@ from .timepoint import Timepoint
 _SHORT_WAIT = 0.001
 
 
-class Semaphore:
+class Semaphore(SemaphoreBase):
     """A timeline: a 64-bit payload that only rises, that everybody may wait for and signal.
 
     It is host state, belongs to no device and works with all of them. Any thread may call anything here. While a
@@ -40,7 +42,8 @@ class Semaphore:
 
     """
 
-    __slots__ = ("__weakref__", "_state")
+    __slots__ = ("__weakref__",)
+    _state: TimelineState
 
     def __init__(self, initial_value: int = 0, label: str = "") -> None:
         caller = _getframe(1)
@@ -181,6 +184,9 @@ class Semaphore:
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{self._state.describe()} belongs to its process and cannot be pickled")
+
+
+put_in_place(TimelineState, Semaphore, Timepoint)
 
 
 def _query(semaphore: Semaphore) -> int:

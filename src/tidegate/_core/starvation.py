@@ -66,7 +66,7 @@ class Starvation:
 
     def _try(self, waiting: dict[Submission, ResourceExhaustedError]) -> bool:
         """Try each once. Returns whether any was served."""
-        from .scheduling import _issue
+        from .issuing import issue
 
         served = False
         for submission, error in waiting.items():
@@ -74,7 +74,7 @@ class Starvation:
                 with core_lock:
                     self._waiting.pop(submission, None)
                 if submission._stage != RETIRED:
-                    _issue(submission, ())
+                    issue(submission, ())
             except BaseException:
                 if submission._stage != RETIRED and not submission.taken:
                     self._waiting[submission] = error

@@ -1,9 +1,9 @@
 """A submission: work on its way, and the handle the user holds (M3, M14 to M21).
 
 Who holds whom. A held submission is owned by the timelines it waits for, among whose waiters it stands, and by nothing
-else: those it will signal, the buffers it will write and its device know it weakly. So when nobody is left who could signal what it waits
-for, the semaphores are collected and it ends (M12). An issued one is held by its device. It holds what it touches, and
-the semaphore objects it will signal, until it retires.
+else: those it will signal, the buffers it will write and its device know it weakly. So when nobody is left who could
+signal what it waits for, the semaphores are collected and it ends (M12). An issued one is held by its device. It holds
+what it touches, and the semaphore objects it will signal, until it retires.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .awaiting import wait_async
 from .background import reaper
 from .host_wait import wait_for
 from .lock import core_lock
-from .thread_state import Firing
-from .timeline import Site, TimelineState, brief
+from .thread_state import Firing, drain, thread_state
+from .timeline import Site, TimelineState, brief, fail_locked
 
 if TYPE_CHECKING:
     from ..driver import EpochTimeline, Work
@@ -46,6 +46,36 @@ class Completion(TimelineState):
 
     def describe(self) -> str:
         return self.text
+
+
+class Claim(weakref.ref["Submission"]):
+    """A submission's stake in the timepoints it will signal.
+
+    It knows the submission weakly, and the timelines. Should a submission ever vanish without having retired, whoever
+    waits for it fails with AbortedError instead of hanging.
+    """
+
+    __slots__ = ("points",)
+    points: list[tuple[TimelineState, int]]
+
+
+def _vanished(claim: weakref.ref[Submission]) -> None:
+    """The finalizer of a claim that still stands: only leaves a note."""
+    reaper.leave(_abandon, claim)
+
+
+def _abandon(claim: Claim) -> None:
+    for state, value in claim.points:
+        if state.process.forked:
+            continue
+        with core_lock:
+            if state.claims.get(value) is not claim:
+                continue
+            state.promises.pop(value, None)
+            del state.claims[value]
+            lost = AbortedError(f"{state.describe()} at {value}: the submission that was to signal it is gone")
+            fail_locked(state, lost, thread_state.queue)
+        drain()
 
 
 class _Unseen:
@@ -101,7 +131,7 @@ class Submission:
     _counted = False
     _line: Semaphore | None = None
     _pending: dict[TimelineState, int] | None = None
-    _ref: weakref.ref[Submission] | None = None
+    _ref: Claim | None = None
 
     def __init__(self, queue: Queue, work: Work, site: Site | None) -> None:
         self._queue = queue
@@ -126,7 +156,7 @@ class Submission:
 
     def fire(self) -> None:
         """All waits are over: go down, or fail."""
-        from .scheduling import launch
+        from .issuing import launch
 
         launch(self)
 
@@ -197,7 +227,7 @@ class Submission:
 
     def cancel(self) -> bool:
         """Give it up while it is still held: its signals fail with AbortedError. False: too late."""
-        from .scheduling import abort
+        from .issuing import abort
 
         return abort(self, AbortedError(f"{self.describe()} was cancelled"))
 
@@ -226,7 +256,8 @@ class Submission:
     def _begin_completion_locked(self, completion: Completion) -> None:
         if self._stage != RETIRED:
             completion.calm = False
-            completion.claims[1] = self._weakly()
+            claim = completion.claims[1] = self._weakly()
+            claim.points.append((completion, 1))
             if self.timeline is not None:
                 completion.promises[1] = self
             return
@@ -235,10 +266,12 @@ class Submission:
         if self._unseen is not None:
             self._unseen.states.append(completion)
 
-    def _weakly(self) -> weakref.ref[Submission]:
+    def _weakly(self) -> Claim:
         """Return the weak reference that stands for it in claims."""
         if self._ref is None:
-            self._ref = weakref.ref(self)
+            claim = Claim(self, _vanished)
+            claim.points = []
+            self._ref = claim
         return self._ref
 
 

@@ -29,6 +29,7 @@ from ..errors import InvalidArgumentError, SemaphoreFailedError, TidegateError
 from ..types import MAX_VALUE
 from . import process
 from .background import reaper
+from .fast_path import StateBase
 from .lock import core_lock
 from .thread_state import Firing, drain, hand_over, thread_state
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from .semaphore import Semaphore
-    from .submission import Submission
+    from .submission import Claim, Submission
 
 Site = tuple["CodeType", int]
 """Where the user made a call: a code object and the instruction in it. Resolved to file and line when asked (M13)."""
@@ -56,18 +57,16 @@ class Waiter(Firing, Protocol):
         """
 
 
-class TimelineState:
+class TimelineState(StateBase):
     """A payload that only rises, at most one failure, the waiters and the claims."""
 
     __slots__ = (
         "__weakref__",
-        "calm",
         "claims",
         "failure",
         "high",
         "label",
         "owner",
-        "payload",
         "process",
         "promises",
         "seen",
@@ -85,7 +84,7 @@ class TimelineState:
         self.high = payload
         self.waiters: dict[int, dict[Waiter, None]] = {}
         self.values: list[int] = []
-        self.claims: dict[int, weakref.ref[Submission]] = {}
+        self.claims: dict[int, Claim] = {}
         self.promises: dict[int, Submission] = {}
         self.label = label
         self.site = site
@@ -191,7 +190,7 @@ def advance(semaphore: Semaphore, value: Any) -> None:
             state.calm = False
             if state.failure is not None or state.payload >= value:
                 settle_locked(state)
-                raise _not_raised(semaphore, value)
+                raise _not_raised(semaphore, value)  # noqa: TRY301 - the test and the store are one section
             raise_locked(state, value, out)
             settle_locked(state)
         drain()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..types import Outcome
 from .awaiting import wait_async
+from .fast_path import TimepointBase
 from .progress import look
 from .subscription import Subscription, subscribe
 from .timeline import TimelineState
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 Callback = Callable[["Timepoint", Outcome, "BaseException | None"], object]
 
 
-class Timepoint:
+class Timepoint(TimepointBase):
     """(semaphore, value): reached once the payload is `value` or more. Equal and hashed by that pair.
 
     It may signal too, so it holds the semaphore.
     """
 
-    __slots__ = ("_state", "semaphore", "value")
+    __slots__ = ()
+    _state: TimelineState
+    semaphore: Semaphore
+    value: int
 
     def __init__(self, semaphore: Semaphore, value: int) -> None:
         self._state = semaphore._state

@@ -101,7 +101,7 @@ class Stream(EpochTimeline):
                 if not self._entries:
                     return
                 waits, step, epoch = self._entries.popleft()
-                self._changed.wait_for(lambda: self._over(waits) or self.device.stopped)
+                self._changed.wait_for(lambda: self._over(waits) or self.device.stopped)  # noqa: B023 - called here
             try:
                 step()
             except BaseException as error:
@@ -119,7 +119,7 @@ class Stream(EpochTimeline):
         told = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: told < min(self._armed, self.reached) or self.device.stopped)
+                self._changed.wait_for(lambda: told < min(self._armed, self.reached) or self.device.stopped)  # noqa: B023
                 if self.device.stopped:
                     return
                 told = self.reached

@@ -211,7 +211,8 @@ def _check_declared(function: CFunction, signature: Signature) -> None:
     """A declaration and the C source must agree, or the call would read wild memory."""
     if function.bindings != signature.bindings:
         raise CompileError(
-            f"kernel {signature.name!r} declares {signature.bindings} bindings, and its C source takes {function.bindings}",
+            f"kernel {signature.name!r} declares {signature.bindings} bindings,"
+            f" and its C source takes {function.bindings}",
             log="",
         )
     declared = [kind.itemsize for kind in signature.constants]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._core import scheduling, submission, thread_state, timeline
+from tidegate._core import issuing, scheduling, submission, thread_state, timeline
 from tidegate._core.submission import HELD, READY, Submission
 from tidegate.errors import AbortedError, FailedPreconditionError, SemaphoreFailedError
 
@@ -26,11 +26,11 @@ def runs_after_a_failed_wait(patch: Patch) -> None:
 @fault("M17", "M33", killed_by="test_host_calls::test_a_host_call_whose_wait_fails_is_never_made")
 def runs_and_then_fails(patch: Patch) -> None:
     """After a failed wait the work is done all the same, and only its signals fail."""
-    real = scheduling.launch
+    real = issuing.launch
 
     def launch(submission: Any) -> None:
         if submission._doom is not None and submission._stage in (HELD, READY):
-            scheduling._issue(submission, ())
+            issuing.issue(submission, ())
         else:
             real(submission)
 
@@ -40,7 +40,7 @@ def runs_and_then_fails(patch: Patch) -> None:
 @fault("M17", "M21", killed_by="test_submission::test_a_failed_submission_in_wait_passes_its_own_error_on")
 def replaces_the_first_cause(patch: Patch) -> None:
     """A submission whose wait failed fails with an error of its own, and the first cause is lost on the way."""
-    real = scheduling.launch
+    real = issuing.launch
 
     def launch(submission: Any) -> None:
         if submission._doom is not None:
@@ -72,13 +72,13 @@ def refuses_to_wait_for_what_has_failed(patch: Patch) -> None:
 )
 def takes_unrelated_work_along(patch: Patch) -> None:
     """A submission that fails takes what else is held on its queue with it."""
-    real = scheduling.launch
+    real = issuing.launch
 
     def launch(submission: Any) -> None:
         failed = submission._doom is not None
         real(submission)
         for held in held_on(submission._queue) if failed else ():
-            scheduling.abort(held, AbortedError("something else failed"))
+            issuing.abort(held, AbortedError("something else failed"))
 
     patch.function(real, launch)
 
@@ -101,20 +101,20 @@ def runs_what_was_cancelled(patch: Patch) -> None:
             timeline.fail(point._state, error)
         return True
 
-    patch.function(scheduling.abort, abort)
+    patch.function(issuing.abort, abort)
 
 
 @fault("M21", killed_by="test_submission::test_what_runs_or_is_over_cannot_be_cancelled")
 def says_it_cancelled_what_runs(patch: Patch) -> None:
     """`cancel` says True of work that it came too late for."""
-    real = scheduling.abort
+    real = issuing.abort
     patch.function(real, lambda submission, error: real(submission, error) or True)
 
 
 @fault("M21", killed_by="test_submission::test_cancelling_one_submission_leaves_the_semaphore_of_its_wait_alone")
 def cancels_what_it_waits_for(patch: Patch) -> None:
     """`cancel` fails the semaphores that the submission was waiting for."""
-    real = scheduling.abort
+    real = issuing.abort
 
     def abort(submission: Any, error: Any) -> bool:
         waits = tuple(submission._pending or ())
@@ -132,7 +132,7 @@ def cancels_what_it_waits_for(patch: Patch) -> None:
 @fault("M19", killed_by="test_interrupts::test_a_submit_is_all_or_nothing[ready-fill]")
 def loses_signals_by_an_interrupt(patch: Patch) -> None:
     """A submission that is interrupted while it is given to the device is dropped, and its signals never come."""
-    real = scheduling._give_up
+    real = issuing.give_up
 
     def give_up(submission: Any, error: BaseException) -> None:
         if isinstance(error, Exception):

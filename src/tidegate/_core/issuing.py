@@ -1,0 +1,248 @@
+"""From the queue to the device: issuing, promises, giving up (M3, M15, M17, M19).
+
+A submission whose waits are over is *launched*: given to its device, or to the host-call threads. One that is still
+held may go down earlier on promises: when every unmet wait's producer is issued on the same device, and the driver
+agrees, the device orders the two natively. Each newly issued submission offers that to those who wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from ..driver import Allocate, Work
+from ..errors import AbortedError, ResourceExhaustedError
+from .arming import arm, arm_submission, promise_for
+from .background import reaper
+from .lock import core_lock
+from .process import refuse_forked
+from .retirement import leave_waits_locked, retire
+from .submission import HELD, ISSUED, READY, RETIRED, Submission
+from .thread_state import thread_state
+from .timeline import TimelineState
+
+if TYPE_CHECKING:
+    from ..driver import EpochTimeline
+
+Promised = tuple[tuple[TimelineState, int, Submission], ...]
+
+
+class HostWork(Work):
+    """Work that a host thread does: host calls and files. `run` returns the submission's result."""
+
+    __slots__ = ("kind", "run")
+
+    def __init__(self, kind: str, run: Any) -> None:
+        self.kind = kind
+        self.run = run
+
+
+def hold(submission: Submission) -> None:
+    """A new submission is held: have the devices tell about what it waits for, or go down on their promise."""
+    reaper.ensure()
+    device = submission._device
+    if device._driver.promises and not isinstance(submission._work, HostWork) and _try_promises(submission):
+        return
+    with core_lock:
+        pending = {} if submission._pending is None else submission._pending.copy()
+    for state, value in pending.items():
+        if state.promises:
+            arm(state, value)
+
+
+def _try_promises(submission: Submission) -> bool:
+    """Issue on promises: every unmet wait's producer is issued on the same device (M3). False: stay held."""
+    mine = False
+    try:
+        with core_lock:
+            promised = _promises_locked(submission)
+            if promised is None or submission._queued:
+                return False
+            mine = submission._queued = True  # from here on nobody else may fire it
+            submission._promised = promised
+            submission._stage = READY
+        if issue(submission, _native_waits(promised)):
+            with core_lock:
+                leave_waits_locked(submission)
+            return True
+        with core_lock:
+            submission._stage = HELD
+            submission._promised = ()
+            submission._queued = False
+            if submission._pending and submission._doom is None:
+                return False
+            submission._queued = True
+        launch(submission)
+    except BaseException as error:
+        if mine:
+            give_up(submission, error)
+        raise
+    return True
+
+
+def _promises_locked(submission: Submission) -> Promised | None:
+    found = []
+    for state, value in (submission._pending or {}).items():
+        producer = promise_for(state, value)
+        if producer is None or producer._device is not submission._device:
+            return None
+        found.append((state, value, producer))
+    return tuple(found) if found and submission._doom is None else None
+
+
+def _native_waits(promised: Promised) -> list[tuple[EpochTimeline, int]]:
+    """Return the epochs to wait for, the last one per timeline."""
+    last: dict[EpochTimeline, int] = {}
+    for _, _, producer in promised:
+        timeline = producer.timeline
+        assert timeline is not None
+        last[timeline] = max(last.get(timeline, 0), producer.epoch)
+    return list(last.items())
+
+
+def launch(submission: Submission) -> None:
+    """All waits of a submission are decided: issue it, or fail it with what failed first."""
+    if submission._stage in (RETIRED, ISSUED):
+        return
+    if submission._pending is not None:
+        with core_lock:
+            if submission._stage == HELD:
+                submission._stage = READY
+                submission._device._issued[submission] = None
+            leave_waits_locked(submission)
+    if submission._doom is not None:
+        retire(submission, submission._doom)
+        return
+    if not issue(submission, ()):
+        submission._device._put_off(submission)
+
+
+def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
+    """Give the work to its device or to the host pool. What that raises fails the submission."""
+    work = submission._work
+    assert work is not None, "what is over is not issued"
+    device = submission._device
+    try:
+        submission._stage = ISSUED
+        device._issued[submission] = None
+        if type(work) is HostWork:
+            device._run_on_host(submission, work)
+            return True
+        if not submission._queue._port.issue(submission, work, waits):
+            device._issued.pop(submission, None)
+            submission._stage = READY
+            return False
+    except BaseException as error:
+        if isinstance(error, ResourceExhaustedError) and type(work) is Allocate and not submission.taken:
+            device._issued.pop(submission, None)
+            submission._stage = READY
+            device._starve(submission, error)
+            return True
+        give_up(submission, error)
+        if submission.timeline is not None:
+            reaper.leave(_promise, submission)
+        if not isinstance(error, Exception):
+            raise
+        return True
+    if submission.timeline is not None:
+        try:
+            _promise(submission)
+        except BaseException:
+            reaper.leave(_promise, submission)
+            raise
+    return True
+
+
+def _promise(submission: Submission) -> None:
+    """A counting device has taken a submission: its claims are promises now, for those who wait and may follow."""
+    timeline = submission.timeline
+    assert timeline is not None
+    with core_lock:
+        _promise_locked(submission)
+    device = submission._device
+    device._count(submission, timeline)
+    if _listened_to(submission):
+        arm_submission(submission)
+    if device._driver.promises:
+        _offer(submission)
+
+
+def _promise_locked(submission: Submission) -> None:
+    """The claims of an issued submission are promises now, unless it is over already."""
+    if submission._stage != ISSUED:
+        return
+    for point in submission._signals:
+        if point._state.claims.get(point.value) is submission._ref:
+            point._state.promises[point.value] = submission
+    if submission._completion is not None:
+        submission._completion.promises[1] = submission
+
+
+class _Offer:
+    """A held submission whose producer has just been issued: it may go down on the promise."""
+
+    __slots__ = ("_submission",)
+    is_work = True
+
+    def __init__(self, submission: Submission) -> None:
+        self._submission = submission
+
+    def fire(self) -> None:
+        if self._submission._stage == HELD:
+            _try_promises(self._submission)
+
+
+def _offer(producer: Submission) -> None:
+    """Let the held submissions that wait for a newly issued one try to follow it onto the device."""
+    offers: list[_Offer] = []
+    with core_lock:
+        points = [(point._state, point.value) for point in producer._signals]
+        if producer._completion is not None:
+            points.append((producer._completion, 1))
+        for state, claimed in points:
+            for value, bucket in state.waiters.items():
+                if value <= claimed:
+                    offers += [_Offer(waiter) for waiter in bucket if _may_follow(waiter, producer)]
+    thread_state.queue.extend(offers)
+
+
+def _may_follow(waiter: object, producer: Submission) -> TypeGuard[Submission]:
+    return (
+        isinstance(waiter, Submission)
+        and waiter._device is producer._device
+        and not waiter._queued
+        and not isinstance(waiter._work, HostWork)
+    )
+
+
+def _listened_to(submission: Submission) -> bool:
+    completion = submission._completion
+    if completion is not None and completion.waiters:
+        return True
+    return any(point._state.waiters for point in submission._signals)
+
+
+def give_up(submission: Submission, error: BaseException) -> None:
+    """An exception came between: fail the submission, now or, if the device has it, when that is done with it."""
+    if submission.taken and submission._stage != RETIRED:
+        if submission._doom is None:
+            submission._doom = error
+        return
+    retire(submission, error)
+
+
+def abort(submission: Submission, error: AbortedError) -> bool:
+    """Fail a submission that is still held. False: it is not, or no longer."""
+    refuse_forked(submission._device._process, submission.describe())
+    try:
+        with core_lock:
+            if submission._stage != HELD or submission._queued or submission._pending is None:
+                return False
+            submission._doom = error
+            submission._queued = True
+        retire(submission, error)
+    except BaseException:
+        if submission._doom is error:
+            reaper.leave(retire, submission, error)
+        raise
+    return True
