@@ -12,17 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import tidegate as tg
 from tidegate.testing import register_streams
 
+from .drawing import PICK, SHARE, choose, part_of
 from .fences import LIMIT, let_background_threads_catch_up
 
 BUDGET = 8192
 SIZES = st.sampled_from((256, 512, 1024, 4096))  # sizes that pools round to themselves
-MOST_BLOCKS, MOST_HELD = 8, 10
+PATTERNS = st.binary(min_size=1, max_size=4).filter(lambda pattern: len(pattern) != 3)
+MOST_BLOCKS, MOST_HELD = 6, 10
 
 
 class Boom(Exception):
@@ -97,17 +100,17 @@ class MemoryMachine(RuleBasedStateMachine):
     def usable(self) -> list[Block]:
         return [block for block in self.blocks if block.usable]
 
-    def waits(self, data: st.DataObject, blocks: list[Block]) -> tuple[list[Operation], int | None, list[Any]]:
+    def waits(self, gate: int, blocks: list[Block]) -> tuple[list[Operation], int | None, list[Any]]:
         """What an operation on some blocks waits for: what was done to them before, and perhaps a gate."""
         after = [block.last for block in blocks if block.last is not None]
-        gate = None
-        if data.draw(st.booleans(), label="gated") and len(self.held()) < MOST_HELD:
-            shut = [number for number, semaphore in enumerate(self.gates) if semaphore.value == 0]
-            gate = data.draw(st.sampled_from([*shut, len(self.gates)]), label="gate")
-            if gate == len(self.gates):
-                self.gates.append(tg.Semaphore(label=f"gate{gate}"))
         points: list[Any] = [operation.submission for operation in after]
-        return after, gate, points if gate is None else [*points, self.gates[gate].at(1)]
+        if gate < 30 or len(self.held()) >= MOST_HELD:
+            return after, None, points
+        shut = [number for number, semaphore in enumerate(self.gates) if semaphore.value == 0]
+        number = choose([*shut, len(self.gates)], gate)
+        if number == len(self.gates):
+            self.gates.append(tg.Semaphore(label=f"gate{number}"))
+        return after, number, [*points, self.gates[number].at(1)]
 
     def add(self, operation: Operation, *, follow: bool = True) -> Operation:
         self.operations.append(operation)
@@ -117,25 +120,25 @@ class MemoryMachine(RuleBasedStateMachine):
                 block.last = operation
         return operation
 
-    def queue(self, data: st.DataObject) -> tg.Queue:
-        return data.draw(st.sampled_from(self.queues), label="queue")
-
     # What users do ---------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.blocks) < MOST_BLOCKS or not self.usable())
-    @rule(data=st.data(), size=SIZES, memory=st.sampled_from(("device", "host", "shared")))
-    def allocate(self, data: st.DataObject, size: int, memory: Any) -> None:
-        after, gate, wait = self.waits(data, [])
-        buffer = self.queue(data).allocate(size, memory=memory, wait=wait, label=f"block{len(self.blocks)}")
-        block = Block(size, buffer)
-        assert (buffer.nbytes, buffer.memory, buffer.label) == (size, memory, f"block{len(self.blocks)}")
-        self.blocks.append(block)
+    @rule(gate=PICK, queue=PICK, size=SIZES, memory=st.sampled_from(("device", "host", "shared")))
+    def allocate(self, gate: int, queue: int, size: int, memory: Any) -> None:
+        if len(self.usable()) >= MOST_BLOCKS:
+            return
+        after, number, wait = self.waits(gate, [])
+        label = f"block{len(self.blocks)}"
+        buffer = choose(self.queues, queue).allocate(size, memory=memory, wait=wait, label=label)
+        assert (buffer.nbytes, buffer.memory, buffer.label) == (size, memory, label)
         assert buffer.ready is not None
-        self.add(Operation("allocate", buffer.ready, after, gate, [block], own_error=tg.ResourceExhaustedError))
+        block = Block(size, buffer)
+        self.blocks.append(block)
+        self.add(Operation("allocate", buffer.ready, after, number, [block], own_error=tg.ResourceExhaustedError))
 
-    @precondition(lambda self: len(self.blocks) < MOST_BLOCKS)
     @rule(size=SIZES)
     def allocate_now(self, size: int) -> None:
+        if len(self.usable()) >= MOST_BLOCKS:
+            return
         used = sum(block.used for block in self.blocks)
         try:
             buffer = self.device.allocate(size)
@@ -145,44 +148,46 @@ class MemoryMachine(RuleBasedStateMachine):
         assert used + size <= BUDGET
         self.blocks.append(Block(size, buffer, committed=True))
 
-    @precondition(lambda self: self.usable())
-    @rule(data=st.data(), pattern=st.binary(min_size=1, max_size=4).filter(lambda b: len(b) != 3))
-    def fill(self, data: st.DataObject, pattern: bytes) -> None:
-        block = data.draw(st.sampled_from(self.usable()))
+    @rule(pick=PICK, gate=PICK, queue=PICK, begin=SHARE, share=SHARE, pattern=PATTERNS)
+    def fill(self, pick: int, gate: int, queue: int, begin: int, share: int, pattern: bytes) -> None:
+        if not self.usable():
+            return
+        block = choose(self.usable(), pick)
         unit = len(pattern)
-        offset = data.draw(st.integers(0, block.size // unit)) * unit
-        length = data.draw(st.integers(0, (block.size - offset) // unit)) * unit
-        after, gate, wait = self.waits(data, [block])
-        submission = self.queue(data).fill(block.buffer, pattern, offset=offset, length=length, wait=wait)
+        offset = part_of(block.size // unit, begin) * unit
+        length = part_of((block.size - offset) // unit, share) * unit
+        after, number, wait = self.waits(gate, [block])
+        submission = choose(self.queues, queue).fill(block.buffer, pattern, offset=offset, length=length, wait=wait)
         content = np.frombuffer(pattern * (length // unit), np.uint8)
-        self.add(Operation("fill", submission, after, gate, [block], _write(block, offset, content)))
+        self.add(Operation("fill", submission, after, number, [block], _write(block, offset, content)))
 
-    @precondition(lambda self: self.usable())
-    @rule(data=st.data(), content=st.binary(max_size=64))
-    def update(self, data: st.DataObject, content: bytes) -> None:
-        block = data.draw(st.sampled_from(self.usable()))
-        offset = data.draw(st.integers(0, block.size - len(content)))
-        after, gate, wait = self.waits(data, [block])
+    @rule(pick=PICK, gate=PICK, queue=PICK, begin=SHARE, content=st.binary(max_size=64))
+    def update(self, pick: int, gate: int, queue: int, begin: int, content: bytes) -> None:
+        if not self.usable():
+            return
+        block = choose(self.usable(), pick)
+        offset = part_of(block.size - len(content), begin)
+        after, number, wait = self.waits(gate, [block])
         scratch = bytearray(content)
-        submission = self.queue(data).update(block.buffer, scratch, offset=offset, wait=wait)
+        submission = choose(self.queues, queue).update(block.buffer, scratch, offset=offset, wait=wait)
         scratch[:] = bytes(len(scratch))  # captured during the call
-        content_array = np.frombuffer(content, np.uint8)
-        self.add(Operation("update", submission, after, gate, [block], _write(block, offset, content_array)))
+        effect = _write(block, offset, np.frombuffer(content, np.uint8))
+        self.add(Operation("update", submission, after, number, [block], effect))
 
-    @precondition(lambda self: self.usable())
-    @rule(data=st.data())
-    def copy(self, data: st.DataObject) -> None:
-        source = data.draw(st.sampled_from(self.usable()), label="source")
-        target = data.draw(st.sampled_from(self.usable()), label="target")
-        length = data.draw(st.integers(0, min(source.size, target.size)))
-        read = data.draw(st.integers(0, source.size - length))
-        written = data.draw(st.integers(0, target.size - length))
+    @rule(blocks=st.tuples(PICK, PICK), gate=PICK, queue=PICK, ranges=st.tuples(SHARE, SHARE, SHARE))
+    def copy(self, blocks: tuple[int, int], gate: int, queue: int, ranges: tuple[int, int, int]) -> None:
+        if not self.usable():
+            return
+        source, target = (choose(self.usable(), pick) for pick in blocks)
+        length = part_of(min(source.size, target.size), ranges[0])
+        read = part_of(source.size - length, ranges[1])
+        written = part_of(target.size - length, ranges[2])
         overlap = source is target and length > 0 and abs(read - written) < length
-        blocks = [source] if source is target else [source, target]
-        after, gate, wait = self.waits(data, blocks)
-        ranges = {"source_offset": read, "target_offset": written, "length": length}
+        touched = [source] if source is target else [source, target]
+        after, number, wait = self.waits(gate, touched)
+        options = {"source_offset": read, "target_offset": written, "length": length, "wait": wait}
         try:
-            submission = self.queue(data).copy(source.buffer, target.buffer, **ranges, wait=wait)
+            submission = choose(self.queues, queue).copy(source.buffer, target.buffer, **options)
         except tg.InvalidArgumentError:
             assert overlap
             return
@@ -192,66 +197,71 @@ class MemoryMachine(RuleBasedStateMachine):
             target.bytes[written : written + length] = source.bytes[read : read + length]
             target.known[written : written + length] = source.known[read : read + length]
 
-        self.add(Operation("copy", submission, after, gate, blocks, effect))
+        self.add(Operation("copy", submission, after, number, touched, effect))
 
-    @precondition(lambda self: self.usable())
-    @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from(self.usable()))
-        after, gate, wait = self.waits(data, [block])
-        submission = self.queue(data).free(block.buffer, wait=wait)
+    @rule(pick=PICK, gate=PICK, queue=PICK)
+    def free(self, pick: int, gate: int, queue: int) -> None:
+        if not self.usable():
+            return
+        block = choose(self.usable(), pick)
+        after, number, wait = self.waits(gate, [block])
+        submission = choose(self.queues, queue).free(block.buffer, wait=wait)
 
         def effect() -> None:
             block.freed = True
 
-        block.free = self.add(Operation("free", submission, after, gate, [block], effect), follow=False)
+        block.free = self.add(Operation("free", submission, after, number, [block], effect), follow=False)
 
-    @precondition(lambda self: any(block.free for block in self.blocks))
-    @rule(data=st.data())
-    def free_twice(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from([block for block in self.blocks if block.free and block.buffer]))
-        submission = self.queue(data).free(block.buffer)
+    @rule(pick=PICK, queue=PICK)
+    def free_twice(self, pick: int, queue: int) -> None:
+        blocks = [block for block in self.blocks if block.free and block.buffer]
+        if not blocks:
+            return
+        block = choose(blocks, pick)
+        submission = choose(self.queues, queue).free(block.buffer)
         again = Operation("free", submission, [], None, [block], own_error=tg.FailedPreconditionError)
         self.add(again, follow=False)
 
-    @precondition(lambda self: any(block.freed and block.buffer for block in self.blocks))
-    @rule(data=st.data())
-    def use_after_free(self, data: st.DataObject) -> None:
-        block = data.draw(st.sampled_from([block for block in self.blocks if block.freed and block.buffer]))
-        for use in (lambda: self.queues[0].fill(block.buffer, 1), lambda: block.buffer.read(timeout=0)):
-            try:
-                use()
-            except tg.FailedPreconditionError as error:
-                assert "freed" in str(error)
-            else:
-                raise AssertionError("a freed buffer was used")
+    @rule(pick=PICK)
+    def use_after_free(self, pick: int) -> None:
+        blocks = [block for block in self.blocks if block.freed and block.buffer]
+        if not blocks:
+            return
+        buffer = choose(blocks, pick).buffer
+        with pytest.raises(tg.FailedPreconditionError, match="freed"):
+            self.queues[0].fill(buffer, 1)
+        with pytest.raises(tg.FailedPreconditionError, match="freed"):
+            buffer.read(timeout=0)
 
-    @precondition(lambda self: self.usable())
-    @rule(data=st.data(), drop=st.booleans())
-    def give_up(self, data: st.DataObject, drop: bool) -> None:
+    @rule(pick=PICK, drop=st.booleans())
+    def give_up(self, pick: int, drop: bool) -> None:
         """Close a buffer or drop it; what uses it goes on, and its memory comes back afterwards."""
-        block = data.draw(st.sampled_from(self.usable()))
+        if not self.usable():
+            return
+        block = choose(self.usable(), pick)
         if drop:
             block.buffer = None
         else:
             block.buffer.close()
             block.closed = True
 
-    @precondition(lambda self: any(gate.value == 0 and gate.failure is None for gate in self.gates))
-    @rule(data=st.data(), fails=st.sampled_from((False, False, True)))
-    def decide_a_gate(self, data: st.DataObject, fails: bool) -> None:
+    @rule(pick=PICK, fails=st.sampled_from((False, False, True)))
+    def decide_a_gate(self, pick: int, fails: bool) -> None:
         shut = [number for number, gate in enumerate(self.gates) if gate.value == 0 and gate.failure is None]
-        number = data.draw(st.sampled_from(shut))
+        if not shut:
+            return
+        number = choose(shut, pick)
         if fails:
             self.gate_errors[number] = Boom(number)
             self.gates[number].fail(self.gate_errors[number])
         else:
             self.gates[number].signal(1)
 
-    @precondition(lambda self: self.held())
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        operation = data.draw(st.sampled_from(self.held()))
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        if not self.held():
+            return
+        operation = choose(self.held(), pick)
         ready = all(self.states(operation)[0])
         operation.cancelled = operation.submission.cancel()
         assert operation.cancelled != ready
@@ -259,8 +269,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule()
     def trim(self) -> None:
         self.device.trim()
-        statistics = self.device.statistics()
-        assert statistics.pooled_bytes == 0
+        assert self.device.statistics().pooled_bytes == 0
 
     # What must be so -------------------------------------------------------------------------------------------------
 

@@ -18,12 +18,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import IO, Any
 
 FILES = "MUTATE_TRACE_FILES"
 FOLDER = "MUTATE_TRACE_FOLDER"
 TEST = "MUTATE_TRACE_TEST"
+
+_OFTEN_ENOUGH = 40
 
 Hits = dict[str, dict[str, list[int]]]
 
@@ -38,16 +40,18 @@ class Tracer:
         self._test = ""
         self._hits: set[tuple[str, int]] = set()
         self._done: dict[str, set[tuple[str, int]]] = {"": self._hits}
-        self._installing = False
+        self._entered: dict[CodeType, int] = {}
         self.wild: set[str] = set()
         os.register_at_fork(after_in_child=self._forked)
-        sys.addaudithook(self._audit)
+        self._settrace = sys.settrace
+        sys.settrace = self._taken_over
 
     def begin(self, test: str) -> None:
         """Record for this test from now on, on every thread."""
         self._test = test
         os.environ[TEST] = test
         self._hits = self._done.setdefault(test, set())
+        self._entered = {}
         self.install()
 
     def end(self) -> None:
@@ -56,10 +60,8 @@ class Tracer:
         os.environ.pop(TEST, None)
 
     def install(self) -> None:
-        self._installing = True
         threading.settrace(self._call)
-        sys.settrace(self._call)
-        self._installing = False
+        self._settrace(self._call)
 
     def result(self) -> Hits:
         """What was seen so far in this process: test -> file -> lines."""
@@ -71,7 +73,12 @@ class Tracer:
         return found
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        return self._line if frame.f_code.co_filename in self._files else None
+        code = frame.f_code
+        if code.co_filename not in self._files:
+            return None
+        # What a test does ten thousand times it need not show ten thousand times.
+        times = self._entered[code] = self._entered.get(code, 0) + 1
+        return self._line if times <= _OFTEN_ENOUGH else None
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "line":
@@ -90,15 +97,14 @@ class Tracer:
         descriptor, _ = tempfile.mkstemp(dir=self._folder, suffix=".journal")
         return open(descriptor, "w", buffering=1)
 
-    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        # A new thread sets its trace function by the same call; only a test's own code is of interest.
-        if event == "sys.settrace" and self._test and not self._installing and not _caller_is_threading():
+    def _taken_over(self, function: Any) -> None:
+        """Stands in for `sys.settrace`. Not an audit hook: its code would run amid the change of a trace function.
+
+        A new thread comes this way too, with our own function.
+        """
+        if self._test and function != self._call:
             self.wild.add(self._test)
-
-
-def _caller_is_threading() -> bool:
-    frame: FrameType | None = sys._getframe(2)
-    return frame is not None and frame.f_code.co_filename == threading.__file__
+        self._settrace(function)
 
 
 def trace_this_interpreter() -> None:

@@ -9,6 +9,7 @@ clearing up.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -28,6 +29,7 @@ import pytest
 from mutation import tracing
 
 _COLLECTION_LIMIT_S = 60.0
+_PR_SET_PDEATHSIG = 1
 
 
 class Reporter:
@@ -69,8 +71,15 @@ class Reporter:
                 os._exit(0)  # skipped counts too: every wanted test passes unchanged
 
 
+def _die_with_parent() -> None:
+    """Have the kernel end this process when its parent is gone, where it can (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
     os.setsid()
+    _die_with_parent()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -180,6 +189,7 @@ def _mutated(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    _die_with_parent()
     for line in sys.stdin:
         request = json.loads(line)
         answer = _mutated(request) if "path" in request else _run(request)

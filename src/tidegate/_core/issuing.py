@@ -172,7 +172,7 @@ def _promise_locked(submission: Submission) -> None:
     if submission._stage != ISSUED:
         return
     for point in submission._signals:
-        if point._state.claims.get(point.value) is submission._ref:
+        if submission._claims_locked(point._state, point.value):
             point._state.promises[point.value] = submission
     if submission._completion is not None:
         submission._completion.promises[1] = submission

@@ -106,7 +106,7 @@ def _signal_locked(
     submission: Submission, state: TimelineState, value: int, error: BaseException | None, out: deque[Firing]
 ) -> None:
     """Take one claimed timepoint to its value, or fail it."""
-    claimed = state.claims.get(value) is submission._ref
+    claimed = submission._claims_locked(state, value)
     if error is not None:
         fail_locked(state, error, out)
     elif claimed and state.failure is None:

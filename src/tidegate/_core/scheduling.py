@@ -23,7 +23,7 @@ from .issuing import give_up, hold, launch
 from .lock import core_lock
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
-from .submission import HELD, READY, RETIRED, Submission
+from .submission import HELD, READY, RETIRED, Submission, stake
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import (
     GIL,
@@ -234,16 +234,13 @@ def _claim_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> Non
             refuse_forked(state.process, state.describe())
         if state.failure is None and (point.value <= state.payload or point.value in state.claims):
             raise _claim_refused(submission, point)
-    if signals:
-        claim = submission._weakly()
-        claim.points += [(point._state, point.value) for point in signals]
-        for point in signals:
-            state = point._state
-            # On a failed timeline nothing can come of a claim, and it might collide with an older one.
-            if state.failure is None:
-                state.claims[point.value] = claim
-                if state.high < point.value:
-                    state.high = point.value
+    for point in signals:
+        state = point._state
+        # On a failed timeline nothing can come of a claim, and it might collide with an older one.
+        if state.failure is None:
+            state.claims[point.value] = stake(submission, state, point.value)
+            if state.high < point.value:
+                state.high = point.value
 
 
 def _line_up_locked(submission: Submission, waits: list[Target]) -> None:
@@ -300,7 +297,8 @@ def _withdraw_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> 
     submission._queued = False
     for point in signals:
         state = point._state
-        if submission._ref is not None and state.claims.get(point.value) is submission._ref:
+        claim = state.claims.get(point.value)
+        if claim is not None and claim() is submission:
             del state.claims[point.value]
             if state.high == point.value:
                 state.high = max(state.payload, *state.claims, 0)

@@ -24,6 +24,7 @@ from .timeline import TimelineState, advance, checked_value, fail, failed_error
 from .timepoint import Timepoint
 
 _SHORT_WAIT = 0.001
+_NUMBERS = (float, int)
 
 
 class Semaphore(SemaphoreBase):
@@ -154,7 +155,7 @@ class Semaphore(SemaphoreBase):
 
         """
         state = self._state
-        if value.__class__ is int and (timeout is None or timeout >= _SHORT_WAIT):
+        if value.__class__ is int and (timeout is None or (timeout.__class__ in _NUMBERS and timeout >= _SHORT_WAIT)):
             if 0 <= value <= state.payload:
                 return
             if state.failure is None and value > 0 and spin_for(state, value):

@@ -49,14 +49,22 @@ class Completion(TimelineState):
 
 
 class Claim(weakref.ref["Submission"]):
-    """A submission's stake in the timepoints it will signal.
+    """A submission's stake in one timepoint that it will signal. It knows the submission weakly.
 
-    It knows the submission weakly, and the timelines. Should a submission ever vanish without having retired, whoever
-    waits for it fails with AbortedError instead of hanging.
+    Should a submission ever vanish without having retired, whoever waits for it fails instead of hanging.
     """
 
-    __slots__ = ("points",)
-    points: list[tuple[TimelineState, int]]
+    __slots__ = ("state", "value")
+    state: TimelineState
+    value: int
+
+
+def stake(submission: Submission, state: TimelineState, value: int) -> Claim:
+    """Return a claim, to be put among those of `state`."""
+    claim = Claim(submission, _vanished)
+    claim.state = state
+    claim.value = value
+    return claim
 
 
 def _vanished(claim: weakref.ref[Submission]) -> None:
@@ -65,17 +73,15 @@ def _vanished(claim: weakref.ref[Submission]) -> None:
 
 
 def _abandon(claim: Claim) -> None:
-    for state, value in claim.points:
-        if state.process.forked:
-            continue
-        with core_lock:
-            if state.claims.get(value) is not claim:
-                continue
-            state.promises.pop(value, None)
-            del state.claims[value]
-            lost = AbortedError(f"{state.describe()} at {value}: the submission that was to signal it is gone")
-            fail_locked(state, lost, thread_state.queue)
-        drain()
+    state, value = claim.state, claim.value
+    with core_lock:
+        if state.process.forked or state.claims.get(value) is not claim:
+            return
+        state.promises.pop(value, None)
+        del state.claims[value]
+        lost = AbortedError(f"{state.describe()} at {value}: the submission that was to signal it is gone")
+        fail_locked(state, lost, thread_state.queue)
+    drain()
 
 
 class _Unseen:
@@ -131,7 +137,7 @@ class Submission:
     _counted = False
     _line: Semaphore | None = None
     _pending: dict[TimelineState, int] | None = None
-    _ref: Claim | None = None
+    _ref: weakref.ref[Submission] | None = None
 
     def __init__(self, queue: Queue, work: Work, site: Site | None) -> None:
         self._queue = queue
@@ -237,6 +243,14 @@ class Submission:
 
         return explain(self)
 
+    def _claims_locked(self, state: TimelineState, value: int) -> bool:
+        """Whether the claim on a timepoint is this submission's.
+
+        One whose submission is gone can only be met by that submission itself, brought back by its finalizers.
+        """
+        claim = state.claims.get(value)
+        return claim is not None and claim() in (self, None)
+
     def _look(self) -> None:
         if self._unseen is not None:
             self._unseen.seen = True
@@ -256,8 +270,7 @@ class Submission:
     def _begin_completion_locked(self, completion: Completion) -> None:
         if self._stage != RETIRED:
             completion.calm = False
-            claim = completion.claims[1] = self._weakly()
-            claim.points.append((completion, 1))
+            completion.claims[1] = stake(self, completion, 1)
             if self.timeline is not None:
                 completion.promises[1] = self
             return
@@ -266,12 +279,10 @@ class Submission:
         if self._unseen is not None:
             self._unseen.states.append(completion)
 
-    def _weakly(self) -> Claim:
-        """Return the weak reference that stands for it in claims."""
+    def _weakly(self) -> weakref.ref[Submission]:
+        """Return the weak reference by which its device and the buffers it writes know it."""
         if self._ref is None:
-            claim = Claim(self, _vanished)
-            claim.points = []
-            self._ref = claim
+            self._ref = weakref.ref(self)
         return self._ref
 
 
