@@ -1,7 +1,7 @@
 """Builds the optional C form of the fast paths: into the wheel or, for an editable install, in place.
 
-It takes the interpreter's own compiler and flags, and `CC` and `CFLAGS` from the environment where they are set. Without
-a compiler, or where it fails, the wheel is pure Python, which does the same more slowly; one line says so.
+It takes the interpreter's own compiler and flags, and `CC` and `CFLAGS` from the environment where they are set.
+Without a compiler, or where it fails, the wheel is pure Python, which does the same more slowly; one line says so.
 `TIDEGATE_PURE=1` asks for that.
 """
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from importlib.metadata import version as installed_version
 from typing import Any
+
+os.environ["TIDEGATE_PURE"] = "1"  # the Python form has the signatures; set before anything imports the package
 
 project = "Tidegate"
 author = "The Tidegate authors"

@@ -27,7 +27,7 @@ from pathlib import Path
 from mutation.accepted import Accepted
 from mutation.mutants import Mutant, find_mutants
 from mutation.report import Report, earlier
-from mutation.trials import Settings, Suite, Trials, Verdict
+from mutation.trials import Reach, Settings, Suite, Trials, Verdict
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -93,6 +93,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="write a report for programs, also while running")
     add("--resume", action="store_true", help="take over what the --json file has already")
     add("--again", action="store_true", help="try only the survivors of the --json file")
+    add("--map", type=Path, metavar="FILE", help="keep there which tests reach which lines, and take it from there"
+        " next time; remove it when the files or the tests have changed")  # fmt: skip
     add("--accepted", type=Path, default=ROOT / "tools" / "mutants-accepted.toml", metavar="FILE")
     add("--list", action="store_true", help="print the mutants and try none")
     add("--pytest", action="append", default=[], metavar="ARG", help="a further argument for pytest, repeatable")
@@ -164,8 +166,8 @@ def _try_all(
     # Mixed, so that an interrupted run says something about all files, and the estimate of the time left holds.
     mutants = random.Random(options.seed).sample(mutants, len(mutants))
     with Trials(settings) as trials:
-        console.print(f"{len(mutants)} mutants; running the tests unchanged, then traced ...")
-        reach = trials.find_reach({mutant.file for mutant in mutants})
+        console.print(f"{len(mutants)} mutants; which tests reach which lines? ...")
+        reach = _reach(trials, options)
         console.print(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s")
         for test in sorted(reach.broken):
             console.print(f"left out, it fails unchanged: {test}", style="yellow", markup=False)
@@ -185,6 +187,17 @@ def _try_all(
                     report.write(options.json)
 
             trials.run(mutants, reach, note)
+
+
+def _reach(trials: Trials, options: argparse.Namespace) -> Reach:
+    if options.map and options.map.exists():
+        return Reach.load(options.map)
+    reach = trials.find_reach(
+        path.relative_to(options.root).as_posix() for path in _expand(options.root, options.files)
+    )
+    if options.map:
+        reach.save(options.map)
+    return reach
 
 
 def _finish(report: Report, options: argparse.Namespace) -> None:

@@ -294,13 +294,21 @@ class MemoryMachine(RuleBasedStateMachine):
         self.given_back_by_failure = False
 
     def follow_what_ended(self) -> bool:
-        """Take in, in the order of submission, what is over by now; returns whether anything was."""
-        followed = False
-        for operation in self.operations:
-            if not operation.over and operation.submission.done:
-                followed = True
-                self.take_in(operation)
-        return followed
+        """Take in what is over by now, each after what it waited for; returns whether anything was.
+
+        A failed allocation comes after all else, which may have helped it.
+        """
+        ended = [operation for operation in self.held() if operation.submission.done]
+        ended = [operation for operation in ended if self.is_explained(operation)]
+        served = [operation for operation in ended if type(operation.submission.error) is not tg.ResourceExhaustedError]
+        for operation in served or ended:
+            self.take_in(operation)
+        return bool(ended)
+
+    def is_explained(self, operation: Operation) -> bool:
+        """Whether what an operation waited for was taken in, as far as it was decisive."""
+        errors = self.states(operation)[1]
+        return operation.cancelled or bool(errors) or all(before.over for before in operation.after)
 
     def take_in(self, operation: Operation) -> None:
         met, errors = self.states(operation)

@@ -14,10 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mutation import tracing
 from mutation.mutants import Mutant
+
+T = TypeVar("T")
 
 TOOLS = Path(__file__).resolve().parent.parent
 _LEFT_OUT = shutil.ignore_patterns(
@@ -39,6 +41,7 @@ _FIRST = 25
 _MARK = "|"
 # A test of the unchanged tree may wait out its own time limit and fail by that.
 _UNCHANGED_LIMIT_S = 180.0
+_TRACED_LIMIT_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,20 @@ class Reach:
         self.files[file].add(test)
         for line in lines:
             self.lines[file, line].add(test)
+
+    def save(self, path: Path) -> None:
+        lines = [[file, line, sorted(tests)] for (file, line), tests in self.lines.items()]
+        document = {"seconds": self.seconds, "lines": lines, "wild": sorted(self.wild), "broken": sorted(self.broken)}
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Reach:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        reach = cls(seconds=document["seconds"], wild=set(document["wild"]), broken=set(document["broken"]))
+        for file, line, tests in document["lines"]:
+            for test in tests:
+                reach.add(test, file, [line])
+        return reach
 
     def tests_for(self, mutant: Mutant) -> set[str]:
         """The tests that may notice: those that run its lines, or any line of its file for one made at import."""
@@ -169,12 +186,12 @@ class Trials:
             RuntimeError: They could not be run at all.
         """
         reach = Reach()
-        for suite in self.settings.suites:
-            self._reach_of(suite, list(files), reach)
+        listed = sorted(files)
+        self._share(self.settings.suites, lambda worker, suite: self._reach_of(worker, suite, listed, reach))
         return reach
 
-    def _reach_of(self, suite: Suite, files: Sequence[str], reach: Reach) -> None:
-        worker = self._workers[0]
+    @staticmethod
+    def _reach_of(worker: Worker, suite: Suite, files: Sequence[str], reach: Reach) -> None:
         plain = worker.ask(suite, suite.tests, hang=_UNCHANGED_LIMIT_S)
         if plain["ended"] not in ("passed", "broken") or not plain["durations"]:
             raise RuntimeError(f"the tests do not run unchanged ({plain['ended']}): {plain['why']}\n{plain['log']}")
@@ -184,10 +201,12 @@ class Trials:
                 reach.seconds[_named(suite, test)] = took
             elif outcome == "failed":
                 reach.broken.add(_named(suite, test))
-        folder = tempfile.mkdtemp(dir=self._folder.name)
+        folder = tempfile.mkdtemp(dir=worker.tree.parent)
         traced = {str(worker.tree / file): file for file in files}
+        # A trace may upset a test so much that it hangs; it is given up then, and the lines it ran count.
+        bounded = Suite(suite.name, suite.tests, [*suite.arguments, f"--timeout={_TRACED_LIMIT_S:g}"])
         request = {"trace_files": list(traced), "trace_folder": folder, "hang": _UNCHANGED_LIMIT_S}
-        answer = worker.ask(suite, suite.tests, **request)
+        answer = worker.ask(bounded, suite.tests, **request)
         result = Path(folder, "result.json")
         if not result.exists():
             raise RuntimeError(f"the traced run did not end ({answer['ended']}): {answer['why']}\n{answer['log']}")
@@ -201,20 +220,27 @@ class Trials:
 
     def run(self, mutants: Sequence[Mutant], reach: Reach, report: Callable[[Verdict], None]) -> None:
         """Try each mutant on some worker; `report` is called on one thread at a time."""
-        waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
-        for mutant in mutants:
-            waiting.put(mutant)
         killers: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         reporting = threading.Lock()
+
+        def trial(worker: Worker, mutant: Mutant) -> None:
+            verdict = self._try(worker, mutant, reach, killers)
+            with reporting:
+                report(verdict)
+
+        self._share(mutants, trial)
+
+    def _share(self, things: Iterable[T], function: Callable[[Worker, T], None]) -> None:
+        """Call the function once for each thing, on whichever worker is free; the first error ends it."""
+        waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
+        for thing in things:
+            waiting.put(thing)
         failures: list[BaseException] = []
 
         def serve(worker: Worker) -> None:
             try:
                 while not failures:
-                    mutant = waiting.get_nowait()
-                    verdict = self._try(worker, mutant, reach, killers)
-                    with reporting:
-                        report(verdict)
+                    function(worker, waiting.get_nowait())
             except queue.Empty:
                 pass
             except BaseException as error:

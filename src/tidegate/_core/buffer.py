@@ -82,9 +82,10 @@ class Memory:
         return f"buffer{label} of {self.nbytes} bytes"
 
     def commit(self, storage: Storage) -> None:
-        """The storage is there."""
-        self.storage = storage
+        """The storage is there. A buffer that was closed meanwhile, and that nobody uses, lets it go at once."""
         self.phase = LIVE
+        if not self.closed or self.uses:
+            self.storage = storage
 
     def never_committed(self, _error: BaseException) -> None:
         """The allocation failed."""

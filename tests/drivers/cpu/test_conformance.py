@@ -6,6 +6,7 @@ takes nothing with it. To look into a failure run the same by hand: `tidegate co
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -13,18 +14,34 @@ import pytest
 
 from tidegate.conformance import subjects
 
-RUN = "import sys; from tidegate.conformance import run; sys.exit(run(sys.argv[1], require=True, arguments=sys.argv[2:]))"
+RUN = (
+    "import sys; from tidegate.conformance import run; sys.exit(run(sys.argv[1], require=True, arguments=sys.argv[2:]))"
+)
 
 #: An interrupt at every step takes minutes and meets the same steps here as on the others.
 WITHOUT_INTERRUPTS = ("cpu-one-worker", "null")
+
+
+def run(subject: str, *arguments: str, **variables: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, subject, "-q", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=1150,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("subject", subjects.BUILT_IN)
 def test_the_subject_passes_the_suite(subject: str) -> None:
-    chosen = ["-k", "not test_interrupts"] if subject in WITHOUT_INTERRUPTS else []
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, subject, "-q", *chosen], capture_output=True, text=True, timeout=1150, check=False
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    run(subject, *(["-k", "not test_interrupts"] if subject in WITHOUT_INTERRUPTS else []))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_suite_passes_without_the_compiled_fast_paths() -> None:
+    run("cpu", "-k", "not test_interrupts", TIDEGATE_PURE="1")
