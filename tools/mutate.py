@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(map(str, chosen)))
         return 0
     settings = Settings(options.root, suites, options.jobs, options.hang, options.budget, options.memory << 20)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _try_all(chosen, settings, report, options, console)
     except KeyboardInterrupt:
@@ -87,7 +89,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="for --sample (default 0)")
     add("--hang", type=float, default=8.0, metavar="S", help="a test that runs longer, and ten times longer than usual,"
         " has noticed (default 8)")  # fmt: skip
-    add("--budget", type=float, default=60.0, metavar="S", help="usual seconds of tests per mutant (default 60)")
+    add("--budget", type=float, default=30.0, metavar="S", help="usual seconds of tests per mutant (default 30)")
     add("--memory", type=_positive, default=16384, metavar="MIB", help="address space of a test run (default 16384)")
     add("--minimum", type=float, default=90.0, metavar="PERCENT", help="of mutants that must be killed (default 90)")
     add("--json", type=Path, metavar="FILE", help="write a report for programs, also while running")

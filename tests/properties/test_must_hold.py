@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,10 @@ def device() -> Iterator[tg.Device]:
     device.close(LIMIT)
 
 
+def nothing(*_told: object) -> None:
+    """A callback."""
+
+
 def calls_during(action: Callable[[], object]) -> int:
     """How many calls, of Python and of C functions, this thread makes in an action."""
     count = 0
@@ -32,11 +37,13 @@ def calls_during(action: Callable[[], object]) -> int:
         if event in ("call", "c_call"):
             count += 1
 
+    gc.disable()  # finalizers of other tests' objects would count
     sys.setprofile(step)
     try:
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
@@ -192,7 +199,7 @@ def test_waiters_at_one_value_share_one_place_in_the_heap(monkeypatch: pytest.Mo
 
     def crowd() -> None:
         for _ in range(1000):
-            semaphore.at(7).add_callback(lambda *_told: None)
+            semaphore.at(7).add_callback(nothing)
         semaphore.signal(7)
 
     assert pushes_and_notes(monkeypatch, crowd) == (1, 1)
@@ -202,7 +209,7 @@ def test_one_signal_among_many_waiters_touches_only_those_it_frees() -> None:
     def cost(count: int) -> int:
         semaphore = tg.Semaphore()
         for value in range(2, count + 2):
-            semaphore.at(value).add_callback(lambda *_told: None)
+            semaphore.at(value).add_callback(nothing)
         found = calls_during(lambda: semaphore.signal(1))
         semaphore.signal(count + 1)
         return found
@@ -213,7 +220,7 @@ def test_one_signal_among_many_waiters_touches_only_those_it_frees() -> None:
 def test_the_steps_of_registering_callbacks_grow_as_their_number() -> None:
     def cost(count: int) -> int:
         point = tg.Semaphore().at(1)
-        return calls_during(lambda: [point.add_callback(len) for _ in range(count)])
+        return calls_during(lambda: [point.add_callback(nothing) for _ in range(count)])
 
     assert is_flat(cost, 1000)
 
@@ -222,7 +229,7 @@ def test_the_steps_of_a_signal_grow_as_the_number_of_callbacks_it_fires() -> Non
     def cost(count: int) -> int:
         semaphore = tg.Semaphore()
         for value in range(1, count + 1):
-            semaphore.at(value).add_callback(lambda *_told: None)
+            semaphore.at(value).add_callback(nothing)
         return calls_during(lambda: semaphore.signal(count))
 
     assert is_flat(cost, 1000)
@@ -231,7 +238,7 @@ def test_the_steps_of_a_signal_grow_as_the_number_of_callbacks_it_fires() -> Non
 def test_the_steps_of_cancelling_callbacks_grow_as_their_number() -> None:
     def cost(count: int) -> int:
         semaphore = tg.Semaphore()
-        subscriptions = [semaphore.at(value).add_callback(len) for value in range(1, count + 1)]
+        subscriptions = [semaphore.at(value).add_callback(nothing) for value in range(1, count + 1)]
         return calls_during(lambda: [subscription.cancel() for subscription in subscriptions])
 
     assert is_flat(cost, 1000)

@@ -127,8 +127,8 @@ def test_a_mutant_knows_the_lines_that_must_run_for_it(tmp_path):
     assert found["`1` -> `2`"] == ((5, 6), False)
 
 
-def test_the_tracer_tells_lines_by_test_and_which_tests_hide_lines(tmp_path):
-    # In a process of its own, for an audit hook cannot be taken away again.
+def test_the_tracer_tells_lines_by_test_in_threads_processes_and_beside_other_tracers(tmp_path):
+    # In a process of its own, whose trace function nobody else needs.
     file = tmp_path / "traced.py"
     file.write_text("def f(a):\n    if a:\n        return 1\n    return 2\n")
     program = """
@@ -151,12 +151,21 @@ if child == 0:
 os.waitpid(child, 0)
 tracer.begin("started")
 subprocess.run([sys.executable, "-c", "import os, traced; traced.f(False); os._exit(1)"])
-tracer.begin("hiding")
-sys.settrace(None)
+tracer.begin("beside")
+seen = []
+def theirs(frame, event, argument):
+    frame.f_trace_lines, frame.f_trace_opcodes = False, True
+    seen.append(event)
+    return theirs
+before = sys.gettrace()
+sys.settrace(theirs)
+traced.f(True)
+sys.settrace(before)
+traced.f(False)
 tracer.end()
 hits = tracer.result()
 collect(folder, hits)
-print(json.dumps([hits, sorted(tracer.wild)]))
+print(json.dumps([hits, sorted(set(seen))]))
 """
     path = [str(tmp_path), str(TOOLS), str(TOOLS / "mutation" / "site")]
     done = subprocess.run(
@@ -168,12 +177,12 @@ print(json.dumps([hits, sorted(tracer.wild)]))
         timeout=60,
         check=True,
     )
-    hits, wild = json.loads(done.stdout)
+    hits, seen = json.loads(done.stdout)
     assert hits["thread"] == {str(file): [2, 3]}
     assert hits["fork"] == {str(file): [2, 4]}
     assert hits["started"] == {str(file): [1, 2, 4]}
-    assert hits["hiding"] == {}
-    assert wild == ["hiding"]
+    assert hits["beside"] == {str(file): [1, 2, 3, 4]}
+    assert seen == ["call", "opcode", "return"]
 
 
 # The whole tool, on a small project

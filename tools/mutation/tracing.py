@@ -6,7 +6,7 @@ in the files of interest. Lines run at import, before any test, count for the te
 Processes that a test starts count for that test: in new interpreters a sitecustomize module begins a trace, and forked
 children go on with theirs. Both write each line when it is first run, for nobody knows how they will end.
 
-A test that takes the trace function for itself hides what it runs; such tests are remembered as `wild`.
+A test that sets a trace function of its own is served beside it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Tracer:
         self._hits: set[tuple[str, int]] = set()
         self._done: dict[str, set[tuple[str, int]]] = {"": self._hits}
         self._entered: dict[CodeType, int] = {}
-        self.wild: set[str] = set()
         os.register_at_fork(after_in_child=self._forked)
         self._settrace = sys.settrace
         sys.settrace = self._taken_over
@@ -82,11 +81,7 @@ class Tracer:
 
     def _line(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "line":
-            hit = (frame.f_code.co_filename, frame.f_lineno)
-            if hit not in self._hits:
-                self._hits.add(hit)
-                if self._journal is not None and self._test:
-                    self._journal.write(json.dumps([self._test, *hit]) + "\n")
+            self.note(frame)
         return self._line
 
     def _forked(self) -> None:
@@ -98,13 +93,38 @@ class Tracer:
         return open(descriptor, "w", buffering=1)
 
     def _taken_over(self, function: Any) -> None:
-        """Stands in for `sys.settrace`. Not an audit hook: its code would run amid the change of a trace function.
+        """Stands in for `sys.settrace`: who sets a trace function of their own gets one that serves both.
 
-        A new thread comes this way too, with our own function.
+        Not by an audit hook: its code would run amid the change of a trace function, which then fails elsewhere. A new
+        thread comes this way too, with our own function.
         """
-        if self._test and function != self._call:
-            self.wild.add(self._test)
-        self._settrace(function)
+        ours = function is None or function == self._call or not self._test
+        self._settrace(function if ours else _Both(self, function))
+
+    def note(self, frame: FrameType) -> None:
+        """Record the line that a frame is at."""
+        hit = (frame.f_code.co_filename, frame.f_lineno)
+        if hit not in self._hits:
+            self._hits.add(hit)
+            if self._journal is not None and self._test:
+                self._journal.write(json.dumps([self._test, *hit]) + "\n")
+
+    def watches(self, frame: FrameType) -> bool:
+        return frame.f_code.co_filename in self._files
+
+
+class _Both:
+    """A test's own trace function, with ours before it. Theirs may have asked for other events than lines."""
+
+    def __init__(self, tracer: Tracer, theirs: Any) -> None:
+        self._tracer = tracer
+        self._theirs = theirs
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if self._tracer.watches(frame):
+            self._tracer.note(frame)
+        following = self._theirs(frame, event, argument)
+        return None if following is None else _Both(self._tracer, following)
 
 
 def trace_this_interpreter() -> None:

@@ -61,7 +61,7 @@ class Settings:
     suites: Sequence[Suite]
     jobs: int = 2
     hang: float = 8.0
-    budget: float = 60.0
+    budget: float = 30.0
     memory: int = 16 << 30
 
 
@@ -83,7 +83,6 @@ class Reach:
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
     files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    wild: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
 
     def add(self, test: str, file: str, lines: Iterable[int]) -> None:
@@ -93,13 +92,13 @@ class Reach:
 
     def save(self, path: Path) -> None:
         lines = [[file, line, sorted(tests)] for (file, line), tests in self.lines.items()]
-        document = {"seconds": self.seconds, "lines": lines, "wild": sorted(self.wild), "broken": sorted(self.broken)}
+        document = {"seconds": self.seconds, "lines": lines, "broken": sorted(self.broken)}
         path.write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Reach:
         document = json.loads(path.read_text(encoding="utf-8"))
-        reach = cls(seconds=document["seconds"], wild=set(document["wild"]), broken=set(document["broken"]))
+        reach = cls(seconds=document["seconds"], broken=set(document["broken"]))
         for file, line, tests in document["lines"]:
             for test in tests:
                 reach.add(test, file, [line])
@@ -108,9 +107,9 @@ class Reach:
     def tests_for(self, mutant: Mutant) -> set[str]:
         """The tests that may notice: those that run its lines, or any line of its file for one made at import."""
         if mutant.at_import:
-            return self.files[mutant.file] | self.wild
+            return self.files[mutant.file]
         first, last = mutant.lines
-        return set().union(*(self.lines.get((mutant.file, line), ()) for line in range(first, last + 1)), self.wild)
+        return set().union(*(self.lines.get((mutant.file, line), ()) for line in range(first, last + 1)))
 
 
 class Worker:
@@ -210,10 +209,9 @@ class Trials:
         result = Path(folder, "result.json")
         if not result.exists():
             raise RuntimeError(f"the traced run did not end ({answer['ended']}): {answer['why']}\n{answer['log']}")
-        found = json.loads(result.read_text())
-        tracing.collect(folder, found["hits"])
-        reach.wild |= {_named(suite, test) for test in found["wild"]} & set(reach.seconds)
-        for test, lines_by_file in found["hits"].items():
+        found: tracing.Hits = json.loads(result.read_text())
+        tracing.collect(folder, found)
+        for test, lines_by_file in found.items():
             if _named(suite, test) in reach.seconds:
                 for path, lines in lines_by_file.items():
                     reach.add(_named(suite, test), traced[path], lines)
@@ -278,7 +276,7 @@ class Trials:
                 )
                 if answer["ended"] != "passed":
                     test = _named(suite, answer["test"] or "")
-                    known[test] += 1
+                    known[test] += answer["ended"] == "failed"  # one that hangs takes its time
                     how = answer["why"] or answer["log"].strip()[-200:]
                     return Verdict(mutant, "killed", f"{answer['ended']}: {how}", test, len(tests))
         return Verdict(mutant, "survived", tried=len(tests))
@@ -290,7 +288,7 @@ def _named(suite: Suite, test: str) -> str:
 
 def _ordered(tests: set[str], reach: Reach, known: Counter[str], budget: float) -> list[str]:
     """Those that killed a neighbour first, then the fastest; as many as the budget of seconds allows."""
-    order = sorted(tests, key=lambda test: (test in reach.wild and not known[test], -known[test], reach.seconds[test]))
+    order = sorted(tests, key=lambda test: (-known[test], reach.seconds[test]))
     taken: list[str] = []
     spent = 0.0
     for test in order:

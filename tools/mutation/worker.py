@@ -109,8 +109,7 @@ def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
         reporter.tell(broken=f"{type(error).__name__}: {error}"[:300])
     if tracer:
         sys.settrace(None)
-        found = {"hits": tracer.result(), "wild": sorted(tracer.wild)}
-        Path(request["trace_folder"], "result.json").write_text(json.dumps(found))
+        Path(request["trace_folder"], "result.json").write_text(json.dumps(tracer.result()))
     reporter.tell(exit=code)
     os._exit(0)
 

@@ -2,6 +2,6 @@
 
 Read in this order: `lock`, `process`, `background`, `thread_state` (the ground), `timeline`, `semaphore`, `timepoint`,
 `subscription`, `host_wait`, `awaiting`, `explain` (timelines), `submission`, `scheduling`, `issuing`, `retirement`,
-`operations`, `queue`, `lane`, `device` (work), `buffer`, `view`, `pool`, `staging` (memory), `recording`, `kernel`
-(programs), `registry` (drivers).
+`operations`, `queue`, `lane`, `workload`, `device` (work), `buffer`, `view`, `pool`, `staging` (memory), `recording`,
+`kernel` (programs), `registry` (drivers).
 """

@@ -11,13 +11,13 @@ from .retirement import retire
 from .submission import RETIRED, Submission
 
 if TYPE_CHECKING:
-    from .device import Device
+    from .workload import Workload
 
 
 class Starvation:
     """The allocations of one device that wait for memory, oldest first."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Workload) -> None:
         self._device = device
         self._waiting: dict[Submission, ResourceExhaustedError] = {}
         self._trying: dict[Submission, ResourceExhaustedError] = {}

@@ -7,6 +7,7 @@ from typing import Any
 from tidegate._core import device as core_device
 from tidegate._core import process, scheduling
 from tidegate._core.device import Device
+from tidegate._core.workload import Workload
 from tidegate.drivers.cpu import device as cpu_device
 from tidegate.types import Health
 
@@ -18,19 +19,19 @@ from .fault import Patch, fault
 @fault("M35", killed_by="test_ends::test_close_aborts_what_waits_for_something_else")
 def aborts_nothing_at_close(patch: Patch) -> None:
     """`close` waits for held work, whoever that waits for."""
-    patch.method(Device, "_doomed_locked", lambda self: [])
+    patch.method(Workload, "_doomed_locked", lambda self: [])
 
 
 @fault("M35", killed_by="test_ends::test_close_drains_issued_work_and_what_follows_from_it_alone")
 def aborts_everything_held_at_close(patch: Patch) -> None:
     """`close` gives up held work that running work would have set free."""
-    patch.method(Device, "_doomed_locked", lambda self: self._held_locked())
+    patch.method(Workload, "_doomed_locked", lambda self: self._held_locked())
 
 
 @fault("M35", killed_by="test_ends::test_close_over_its_time_names_what_still_runs_and_may_be_called_again")
 def drains_nothing_at_close(patch: Patch) -> None:
     """`close` does not wait for running work."""
-    patch.method(Device, "_drain", lambda self, deadline: None)
+    patch.method(Workload, "_drain", lambda self, deadline: None)
     patch.method(cpu_device, "_CLOSE_PATIENCE", 0.0)
 
 
@@ -49,13 +50,13 @@ def takes_work_after_close(patch: Patch) -> None:
 @fault("M35", killed_by="test_ends::test_closing_one_device_leaves_the_others_alone")
 def closes_its_neighbours(patch: Patch) -> None:
     """`close` gives up what is held on other devices too."""
-    real = Device._doomed_locked
+    real = Workload._doomed_locked
 
     def doomed(self: Any) -> list[Any]:
         others = [device for device in core_device.open_devices() if device is not self]
         return real(self) + [held for device in others for held in device._held_locked()]
 
-    patch.method(Device, "_doomed_locked", doomed)
+    patch.method(Workload, "_doomed_locked", doomed)
 
 
 # A lost device ------------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def closes_its_neighbours(patch: Patch) -> None:
 @fault("M36", killed_by="test_ends::test_a_lost_device_wakes_every_waiter_and_fails_every_submission")
 def leaves_held_work_on_a_lost_device(patch: Patch) -> None:
     """Losing a device fails what runs on it, and forgets what is held for it."""
-    real = Device._lose
+    real = Workload._lose
 
     def lose(self: Any, cause: BaseException) -> None:
         held, self._held = self._held, type(self._held)()
@@ -73,19 +74,19 @@ def leaves_held_work_on_a_lost_device(patch: Patch) -> None:
         finally:
             self._held = held
 
-    patch.method(Device, "_lose", lose)
+    patch.method(Workload, "_lose", lose)
 
 
 @fault("M36", killed_by="test_ends::test_other_devices_go_on_when_one_is_lost")
 def takes_other_devices_along(patch: Patch) -> None:
     """Losing one device is taken for the loss of all."""
-    real = Device._lose
+    real = Workload._lose
 
     def lose(self: Any, cause: BaseException) -> None:
         for device in {self, *core_device.open_devices()}:
             real(device, cause)
 
-    patch.method(Device, "_lose", lose)
+    patch.method(Workload, "_lose", lose)
 
 
 @fault("M36", killed_by="test_ends::test_the_health_of_a_device_tells_that_it_is_lost")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tidegate._core import device, operations
+from tidegate._core import operations, workload
 from tidegate._core.host_calls import HostCallPool
 from tidegate._core.operations import Operations
 from tidegate._core.retirement import retire
@@ -46,7 +46,7 @@ def lets_an_exit_end_the_worker(patch: Patch) -> None:
             error = raised
         retire(submission, error)
 
-    patch.function(device._host_task, host_task)
+    patch.function(workload._host_task, host_task)
 
 
 @fault("M33", "M14", killed_by="test_host_calls::test_a_host_call_does_not_run_before_its_wait_is_met")

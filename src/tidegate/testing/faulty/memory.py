@@ -8,9 +8,9 @@ import numpy as np
 
 from tidegate._core import operations, scheduling
 from tidegate._core.buffer import FREED, Buffer, FreeRequest, Memory
-from tidegate._core.device import Device
 from tidegate._core.retirement import retire
 from tidegate._core.starvation import Starvation
+from tidegate._core.workload import Workload
 from tidegate.drivers.cpu.memory import CpuPool, CpuStorage
 
 from .fault import Patch, fault
@@ -93,7 +93,7 @@ def never_ends_a_use(patch: Patch) -> None:
 @fault("M22", killed_by="test_memory::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
 def gives_up_when_memory_is_short(patch: Patch) -> None:
     """An allocation that finds no room fails at once, although a free is on its way."""
-    patch.method(Device, "_starve", lambda self, submission, error: retire(submission, error))
+    patch.method(Workload, "_starve", lambda self, submission, error: retire(submission, error))
 
 
 @fault("M22", "M24", killed_by="test_memory::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
@@ -111,7 +111,7 @@ def waits_for_memory_that_will_not_come(patch: Patch) -> None:
 @fault("M22", killed_by="test_memory::test_running_out_of_memory_fails_the_signals_and_nothing_else")
 def takes_out_of_memory_for_the_end(patch: Patch) -> None:
     """Running out of memory takes the whole device down."""
-    patch.method(Device, "_starve", lambda self, submission, error: self._lose(error))
+    patch.method(Workload, "_starve", lambda self, submission, error: self._lose(error))
 
 
 # Pools --------------------------------------------------------------------------------------------------------------
