@@ -138,6 +138,7 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
             submission._stage = READY
             device._starve(submission, error)
             return True
+        del work  # this frame is in the error's traceback, still running, and would pin what the work touched
         give_up(submission, error)
         if submission.timeline is not None:
             reaper.leave(_promise, submission)

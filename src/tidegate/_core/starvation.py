@@ -92,8 +92,8 @@ class Starvation:
     def _help_comes_locked(self) -> bool:
         """Whether anything in flight may give memory back.
 
-        Issued work may hold closed buffers, and others wait for it. Of the held, a free helps, or the end of work on a
-        closed buffer; but not if it waits, however indirectly, for an allocation that itself starves.
+        Issued work may hold buffers that were closed or dropped, and others wait for it. Of the held, a free helps, or
+        the end of work that holds memory; but not if it waits, however indirectly, for an allocation that itself starves.
         """
         device = self._device
         if any(submission not in self._waiting for submission in device._issued) or device._backlog:
@@ -118,4 +118,4 @@ class Starvation:
 
 
 def _gives_back(submission: Submission) -> bool:
-    return isinstance(submission._work, Free) or any(memory.closed for memory in submission._touches)
+    return isinstance(submission._work, Free) or bool(submission._touches)
