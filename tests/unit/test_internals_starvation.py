@@ -132,8 +132,17 @@ def test_held_work_on_a_closed_buffer_is_hope_and_on_an_open_one_is_not(device: 
     queue.fill(buffer, 1, wait=gate.at(1))
     assert is_hopeless(queue.allocate(ALL))
     buffer.close()
+    assert starves(queue.allocate(ALL))
+    gate.signal(1)
+
+
+@pytest.mark.xfail(strict=True, reason="work that runs in place still holds its storage while its end is told")
+def test_the_end_of_work_in_place_on_a_closed_buffer_serves_the_starving(device: tg.Device) -> None:
+    queue, gate = device.queue(), tg.Semaphore()
+    buffer = device.allocate(ALL)
+    queue.fill(buffer, 1, wait=gate.at(1))
+    buffer.close()
     hungry = queue.allocate(ALL)
-    assert starves(hungry)
     gate.signal(1)
     hungry.ready.wait(LIMIT)
 
