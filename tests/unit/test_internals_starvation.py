@@ -126,13 +126,23 @@ def test_one_dependent_free_and_one_independent_are_hope(device: tg.Device) -> N
     assert hungry.ready.error is None
 
 
-def test_held_work_on_a_closed_buffer_is_hope_and_on_an_open_one_is_not(device: tg.Device) -> None:
+def test_held_work_on_memory_is_hope_until_it_is_over_for_the_memory_may_have_been_dropped(device: tg.Device) -> None:
     queue, gate = device.queue(), tg.Semaphore()
     buffer = device.allocate(ALL)
     queue.fill(buffer, 1, wait=gate.at(1))
+    hungry = queue.allocate(ALL)
+    assert starves(hungry)
+    gate.signal(1)
+    assert is_hopeless(hungry)
+
+
+def test_held_work_that_touches_no_memory_is_no_hope(device: tg.Device) -> None:
+    queue, gate = device.queue(), tg.Semaphore()
+    kept = device.allocate(ALL)
+    queue.barrier(wait=gate.at(1))
+    queue.host_call(len, (), wait=gate.at(1))
     assert is_hopeless(queue.allocate(ALL))
-    buffer.close()
-    assert starves(queue.allocate(ALL))
+    kept.close()
     gate.signal(1)
 
 

@@ -24,7 +24,7 @@ from ..errors import DeadlineExceededError, FailedPreconditionError, InvalidArgu
 from . import process
 from .arming import arm
 from .background import reaper
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .progress import look, poll_devices
 from .thread_state import Firing, thread_state
 from .timeline import TimelineState, add_waiter_locked, failed_error, remove_waiter_locked
@@ -211,13 +211,13 @@ def wait_targets(targets: list[Target], *, any_of_them: bool, timeout: float | N
 
 
 def _poll(targets: list[Target], any_of_them: bool) -> int | None:
-    if not thread_state.running and not core_lock._is_owned() and poll_devices():  # type: ignore[attr-defined]
+    if not thread_state.running and not interrupted_here() and poll_devices():
         return decided(targets, any_of_them)
     return None
 
 
 def _refuse_blocking(targets: list[Target]) -> None:
-    if thread_state.running or core_lock._is_owned():  # type: ignore[attr-defined]
+    if thread_state.running or interrupted_here():
         state, value = targets[0]
         raise FailedPreconditionError(
             f"cannot block for {state.describe()} to reach {value} inside a callback, a finalizer or a signal handler"

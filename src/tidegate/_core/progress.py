@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .lock import core_lock
+from .lock import interrupted_here
 from .process import in_child
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def poll_devices() -> bool:
 
 def look(state: TimelineState) -> None:
     """Retire what is over of the submissions that promise `state`."""
-    if core_lock._is_owned():  # type: ignore[attr-defined]
+    if interrupted_here():
         return
     for timeline in {submission.timeline for submission in state.promises.copy().values()}:
         assert timeline is not None, "only what a device counts is a promise"

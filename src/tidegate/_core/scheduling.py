@@ -20,7 +20,7 @@ from . import process
 from .background import reaper
 from .host_wait import Target, target_of
 from .issuing import give_up, hold, launch
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
 from .submission import HELD, READY, RETIRED, Submission, stake
@@ -75,7 +75,7 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
     """Take a new submission in: claim its signals, then hold or issue it. Refusals raise and leave no trace."""
     waits = waits_of(wait)
     signals = signals_of(signal)
-    if core_lock._is_owned():  # type: ignore[attr-defined]
+    if interrupted_here():
         reaper.leave(_submit_later, submission, waits, signals)
         return submission
     queue = thread_state.queue

@@ -93,7 +93,7 @@ class Starvation:
         """Whether anything in flight may give memory back.
 
         Issued work may hold buffers that were closed or dropped, and others wait for it. Of the held, a free helps, or
-        the end of work that holds memory; but not if it waits, however indirectly, for an allocation that itself starves.
+        the end of work that holds memory; but not if it waits, however indirectly, for an allocation that starves.
         """
         device = self._device
         if any(submission not in self._waiting for submission in device._issued) or device._backlog:

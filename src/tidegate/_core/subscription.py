@@ -10,7 +10,7 @@ from ..types import Outcome
 from .arming import arm
 from .background import reaper, report_unraisable
 from .host_wait import target_of
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .process import refuse_forked
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked
@@ -66,7 +66,7 @@ class Subscription:
         if self._phase == _ARMED:
             self._phase = _CANCELLED  # no call between test and store: a finalizer may be the caller
             self._function = None
-            if core_lock._is_owned():  # type: ignore[attr-defined]
+            if interrupted_here():
                 reaper.leave(self._unregister)
             else:
                 self._unregister()

@@ -30,7 +30,7 @@ from ..types import MAX_VALUE
 from . import process
 from .background import reaper
 from .fast_path import StateBase
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .thread_state import Firing, drain, hand_over, thread_state
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def advance(semaphore: Semaphore, value: Any) -> None:
         value = checked_value(value, state.describe())
     if state.process.forked:
         process.refuse_forked(state.process, state.describe())
-    if core_lock._is_owned():  # type: ignore[attr-defined]
+    if interrupted_here():
         reaper.leave(advance, semaphore, value)
         return
     out = thread_state.queue
@@ -215,7 +215,7 @@ def _not_raised(semaphore: Semaphore, value: int) -> TidegateError:
 
 def fail(state: TimelineState, error: BaseException) -> None:
     """Fail a timeline; the first failure wins (M7)."""
-    if core_lock._is_owned():  # type: ignore[attr-defined]
+    if interrupted_here():
         reaper.leave(fail, state, error)
         return
     forget_frames(error)

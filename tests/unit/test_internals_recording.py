@@ -1,0 +1,253 @@
+"""What a recording holds: the exact order of its commands, its groups, and what it touches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tidegate as tg
+from tidegate._core.recording import UPDATE_LIMIT, CommandBuffer
+from tidegate.driver import Barrier, SlotSpan
+
+LIMIT = 30.0
+
+
+@pytest.fixture
+def device() -> Iterator[tg.Device]:
+    device = tg.open_device("cpu?workers=1", label="dev")
+    yield device
+    device.close(LIMIT)
+
+
+@pytest.fixture
+def buffer(device: tg.Device) -> tg.Buffer:
+    return device.allocate(256, label="b")
+
+
+def edges(commands: CommandBuffer) -> list[tuple[int, ...]]:
+    return [command.after for command in commands._commands]
+
+
+def barriers(commands: CommandBuffer) -> list[int]:
+    return [index for index, command in enumerate(commands._commands) if isinstance(command.work, Barrier)]
+
+
+def refused(error: type[BaseException], text: str) -> Any:
+    return pytest.raises(error, match=f"^{re.escape(text)}$")
+
+
+def test_commands_without_barrier_or_edges_have_no_order(device: tg.Device, buffer: tg.Buffer) -> None:
+    with device.record() as commands:
+        for _ in range(3):
+            commands.fill(buffer, 1)
+    assert edges(commands) == [(), (), ()]
+
+
+def test_a_barrier_comes_after_all_since_the_last_one_and_before_all_that_follow(
+    device: tg.Device, buffer: tg.Buffer
+) -> None:
+    with device.record() as commands:
+        commands.fill(buffer, 1)
+        commands.fill(buffer, 2)
+        commands.barrier()
+        commands.fill(buffer, 3)
+        commands.fill(buffer, 4)
+        commands.barrier()
+        commands.fill(buffer, 5)
+    assert barriers(commands) == [2, 5]
+    assert edges(commands) == [(), (), (0, 1), (2,), (2,), (3, 4), (5,)]
+
+
+def test_a_barrier_before_everything_is_nothing_and_a_second_one_follows_the_first(
+    device: tg.Device, buffer: tg.Buffer
+) -> None:
+    with device.record() as commands:
+        commands.barrier()
+        assert edges(commands) == []
+        commands.fill(buffer, 1)
+        commands.barrier()
+        commands.barrier()
+        commands.fill(buffer, 2)
+    assert edges(commands) == [(), (0,), (1,), (2,)]
+
+
+def test_edges_are_sorted_once_each_and_joined_with_the_barrier(device: tg.Device, buffer: tg.Buffer) -> None:
+    with device.record() as commands:
+        first = commands.fill(buffer, 1)
+        second = commands.fill(buffer, 2)
+        commands.fill(buffer, 3, after=[second, first, second])
+        commands.barrier()
+        late = commands.fill(buffer, 4)
+        commands.fill(buffer, 5, after=[late, first])
+        commands.fill(buffer, 6, after=(node for node in (late,)))
+    assert (first.index, second.index, late.index) == (0, 1, 4)
+    assert edges(commands) == [(), (), (0, 1), (0, 1, 2), (3,), (0, 3, 4), (3, 4)]
+
+
+def test_after_takes_nodes_of_this_recording_only(device: tg.Device, buffer: tg.Buffer) -> None:
+    with device.record(label="other") as other:
+        foreign = other.fill(buffer, 1)
+    with device.record(label="mine") as commands:
+        with refused(TypeError, "after= takes nodes of this recording, not int"):
+            commands.fill(buffer, 1, after=[0])  # type: ignore[list-item]
+        with refused(tg.InvalidArgumentError, "command buffer 'mine': after= names a node of command buffer 'other'"):
+            commands.fill(buffer, 1, after=[foreign])
+        assert edges(commands) == []
+        assert commands._since_barrier == []
+        assert commands._touched == {}
+
+
+def test_each_command_has_the_groups_that_were_open_outermost_first(device: tg.Device, buffer: tg.Buffer) -> None:
+    with device.record() as commands:
+        commands.fill(buffer, 1)
+        with commands.group("outer"):
+            commands.fill(buffer, 2)
+            commands.begin_group("inner")
+            commands.fill(buffer, 3)
+            commands.barrier()
+            commands.end_group()
+            commands.fill(buffer, 4)
+        commands.fill(buffer, 5)
+    assert [command.groups for command in commands._commands] == [
+        (),
+        ("outer",),
+        ("outer", "inner"),
+        ("outer", "inner"),
+        ("outer",),
+        (),
+    ]
+
+
+def test_groups_must_balance(device: tg.Device, buffer: tg.Buffer) -> None:
+    commands = device.record(label="c")
+    with refused(tg.FailedPreconditionError, "command buffer 'c': there is no open group to end"):
+        commands.end_group()
+    commands.begin_group("open")
+    commands.begin_group("deeper")
+    with refused(tg.FailedPreconditionError, "command buffer 'c': group 'deeper' is still open"):
+        commands.end()
+    commands.end_group()
+    commands.end_group()
+    commands.end()
+    with refused(tg.FailedPreconditionError, "command buffer 'c' is ended: nothing more can be recorded"):
+        commands.end()
+
+
+def test_an_exception_inside_a_group_closes_it_and_discards_the_recording(device: tg.Device, buffer: tg.Buffer) -> None:
+    commands = device.record(label="c")
+    with pytest.raises(ZeroDivisionError), commands, commands.group("g"):
+        commands.fill(buffer, 1)
+        raise ZeroDivisionError
+    assert commands._groups == []
+    with refused(tg.FailedPreconditionError, "command buffer 'c' is discarded: it cannot be executed"):
+        device.queue().execute(commands)
+    with refused(tg.FailedPreconditionError, "command buffer 'c' is discarded: nothing more can be recorded"):
+        commands.fill(buffer, 1)
+
+
+def test_what_is_read_and_written_is_noted_and_written_wins(device: tg.Device, buffer: tg.Buffer) -> None:
+    other, third = device.allocate(256), device.allocate(256)
+    with device.record() as commands:
+        commands.copy(buffer, other)
+        commands.copy(other, third)
+        commands.copy(buffer.subspan(0, 8), other)
+    assert commands._touched == {buffer._memory: False, other._memory: True, third._memory: True}
+
+
+def test_a_recorded_update_carries_64_kib_and_not_a_byte_more(device: tg.Device) -> None:
+    large = device.allocate(UPDATE_LIMIT + 1)
+    with device.record(label="c") as commands:
+        commands.update(large, bytes(64 * 1024))
+        with pytest.raises(tg.InvalidArgumentError, match="an update of 65537 bytes is over the 65536"):
+            commands.update(large, bytes(64 * 1024 + 1))
+    assert len(commands._commands) == 1
+
+
+def test_the_cost_of_a_recording_is_the_sum_of_its_commands_unless_one_has_none(
+    device: tg.Device, buffer: tg.Buffer
+) -> None:
+    with device.record() as known:
+        known.fill(buffer, 1, length=100)
+        known.barrier()
+        known.update(buffer, b"abcd")
+    assert known._cost == 104
+    with device.record() as unknown:
+        unknown.fill(buffer, 1)
+        unknown.fill(tg.slot(0), 1)
+    assert unknown._cost is None
+    with device.record() as empty:
+        pass
+    assert empty._cost == 0
+    assert empty._plain is not None
+    assert empty._plain.empty
+
+
+def test_slots_count_to_the_highest_one_named_and_each_must_have_an_entry(device: tg.Device, buffer: tg.Buffer) -> None:
+    queue = device.queue()
+    with device.record(label="c") as commands:
+        commands.fill(tg.slot(2), 7, offset=4, length=8)
+        commands.copy(tg.slot(0), buffer, length=4)
+    assert commands._recording is not None
+    assert commands._recording.slots == 3
+    assert commands._slot_spans == [SlotSpan(2, 4, 8), SlotSpan(0, 0, 4)]
+    assert commands._slots_written == {2}
+    assert commands._plain is None
+    for count in (0, 1, 2):
+        with refused(
+            tg.OutOfRangeError,
+            f"command buffer 'c': slot 2 has no entry: the binding table has {count}",
+        ):
+            queue.execute(commands, bindings=[buffer] * count)
+    table = [device.upload(bytes(range(16))) for _ in range(3)]
+    queue.execute(commands, bindings=table).wait(LIMIT)
+    assert table[2].read(timeout=LIMIT) == bytes([0, 1, 2, 3, *[7] * 8, 12, 13, 14, 15])
+    assert buffer.subspan(0, 4).read(timeout=LIMIT) == bytes(range(4))
+    with pytest.raises(tg.OutOfRangeError):
+        queue.execute(commands, bindings=[*table[:2], table[2].subspan(0, 11)])
+    queue.execute(commands, bindings=[*table[:2], table[2].subspan(0, 12)]).wait(LIMIT)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 4), (0, -1)])
+def test_a_slot_range_below_zero_is_refused(device: tg.Device, offset: int, length: int) -> None:
+    with (
+        device.record(label="c") as commands,
+        refused(tg.OutOfRangeError, f"command buffer 'c': fill of slot 1 at {offset}, length {length}"),
+    ):
+        commands.fill(tg.slot(1), 1, offset=offset, length=length)
+
+
+def test_slots_are_checked_at_execute_for_what_recording_could_not_know(device: tg.Device, buffer: tg.Buffer) -> None:
+    queue = device.queue()
+    with device.record() as fill:
+        fill.fill(tg.slot(0), b"abcd")
+    with pytest.raises(tg.InvalidArgumentError, match="multiples of"):
+        queue.execute(fill, bindings=[buffer.subspan(2, 8)])
+    with device.record() as copy:
+        copy.copy(tg.slot(0), tg.slot(1))
+    with pytest.raises(tg.InvalidArgumentError, match="overlap"):
+        queue.execute(copy, bindings=[buffer.subspan(0, 9), buffer.subspan(8, 9)])
+    with refused(tg.OutOfRangeError, "copy: 9 bytes of source do not fit 8 bytes of target"):
+        queue.execute(copy, bindings=[buffer.subspan(0, 9), buffer.subspan(16, 8)])
+    queue.execute(copy, bindings=[buffer.subspan(0, 8), buffer.subspan(8, 8)]).wait(LIMIT)
+
+
+def test_a_one_shot_recording_runs_once_and_a_refusal_does_not_use_it_up(device: tg.Device, buffer: tg.Buffer) -> None:
+    queue, semaphore = device.queue(), tg.Semaphore(5)
+    with device.record(one_shot=True, label="once") as commands:
+        commands.fill(buffer, 1)
+    with pytest.raises(tg.InvalidArgumentError):
+        queue.execute(commands, signal=semaphore.at(5))
+    queue.execute(commands, signal=semaphore.at(6)).wait(LIMIT)
+    with refused(tg.FailedPreconditionError, "command buffer 'once' is one-shot and was executed already"):
+        queue.execute(commands)
+
+
+def test_a_recording_that_has_not_ended_cannot_be_executed(device: tg.Device) -> None:
+    commands = device.record(label="c")
+    with refused(tg.FailedPreconditionError, "command buffer 'c' is recording: it cannot be executed"):
+        device.queue().execute(commands)
+    commands.end()
+    device.queue().execute(commands).wait(LIMIT)
