@@ -89,7 +89,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="for --sample (default 0)")
     add("--hang", type=float, default=8.0, metavar="S", help="a test that runs longer, and ten times longer than usual,"
         " has noticed (default 8)")  # fmt: skip
-    add("--budget", type=float, default=30.0, metavar="S", help="usual seconds of tests per mutant (default 30)")
+    add("--budget", type=float, default=12.0, metavar="S", help="usual seconds of tests per mutant (default 12)")
     add("--memory", type=_positive, default=16384, metavar="MIB", help="address space of a test run (default 16384)")
     add("--minimum", type=float, default=90.0, metavar="PERCENT", help="of mutants that must be killed (default 90)")
     add("--json", type=Path, metavar="FILE", help="write a report for programs, also while running")

@@ -75,15 +75,15 @@ class Model:
 
     # What the user does ----------------------------------------------------------------------------------------------
 
-    def apply(self, action: Callable[[State], Outcome], observed: object) -> None:
-        """Do something that was seen to give back `observed`, in every state where it may."""
+    def apply(self, action: Callable[[State], Outcome], told: object, may_be: Callable[[object, object], bool]) -> None:
+        """Do something that was seen to give back `told`, in every state where it may be that."""
         outcomes = [action(state) for state in self.states]
-        after = {state for result, state in outcomes if result == observed}
-        assert after, f"{observed!r} came back, and only {sorted({repr(result) for result, _ in outcomes})} may"
+        after = {state for result, state in outcomes if may_be(told, result)}
+        assert after, f"{told!r} came back, and only {sorted({repr(result) for result, _ in outcomes})} may"
         self.states = after
 
-    def new_timeline(self, value: int) -> None:
-        self.apply(lambda state: (None, state._replace(timelines=(*state.timelines, Timeline(value)))), None)
+    def make(self, state: State, value: int) -> Outcome:
+        return None, state._replace(timelines=(*state.timelines, Timeline(value)))
 
     def signal(self, state: State, number: int, value: int) -> Outcome:
         timeline = state.timelines[number]

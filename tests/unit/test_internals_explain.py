@@ -125,6 +125,26 @@ def test_a_cycle_is_named_as_one(device: tg.Device) -> None:
     assert two.done
 
 
+def test_what_stands_beside_a_cycle_or_beside_what_was_told_is_told_too(device: tg.Device) -> None:
+    queue, a, gate = device.queue(), tg.Semaphore(label="a"), tg.Semaphore(label="gate")
+    circular = queue.barrier(wait=[a.at(1), gate.at(1)], signal=a.at(1))
+    told = circular.explain().split("\n")
+    assert len(told) == 3
+    assert told[1].endswith("a cycle that can never resolve")
+    assert told[2].startswith("semaphore 'gate' at 1 ")
+    assert circular.cancel()
+    root, other = queue.barrier(wait=gate.at(1)), tg.Semaphore(label="other")
+    middle = queue.barrier(wait=root)
+    end = queue.barrier(wait=[middle, root, other.at(1)])
+    assert end.explain().split("\n")[-1].startswith("semaphore 'other' at 1 ")
+
+
+def test_what_is_reached_is_told_in_one_line_whatever_is_claimed_above(device: tg.Device) -> None:
+    semaphore, gate = tg.Semaphore(5, label="s"), tg.Semaphore()
+    device.queue().barrier(wait=gate.at(1), signal=semaphore.at(6))
+    assert semaphore.at(5).explain() == "semaphore 's' has reached 5: its payload is 5"
+
+
 def test_a_claim_above_that_waits_for_the_value_below_is_a_missing_signal_and_no_cycle(device: tg.Device) -> None:
     queue, semaphore = device.queue(), tg.Semaphore(label="s")
     queue.barrier(wait=semaphore.at(1), signal=semaphore.at(2))

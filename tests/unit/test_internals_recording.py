@@ -251,3 +251,79 @@ def test_a_recording_that_has_not_ended_cannot_be_executed(device: tg.Device) ->
         device.queue().execute(commands)
     commands.end()
     device.queue().execute(commands).wait(LIMIT)
+
+
+def add_one(workgroups: Any, bindings: Any, constants: Any) -> None:
+    bindings[0][: workgroups[0]] += 1
+
+
+KERNEL = tg.Kernel("add_one", bindings=1, cpu=add_one)
+
+
+def test_commands_begin_at_offset_zero_and_a_copy_takes_the_whole_source(device: tg.Device) -> None:
+    source, target = device.upload(bytes(range(8))), device.upload(bytes(8))
+    with device.record() as commands:
+        commands.copy(source, target)
+        commands.barrier()
+        commands.update(target, b"\xff")
+        commands.barrier()
+        commands.fill(source, 9)
+    device.queue().execute(commands).wait(LIMIT)
+    assert target.read(timeout=LIMIT) == b"\xff" + bytes(range(1, 8))
+    assert source.read(timeout=LIMIT) == bytes([9] * 8)
+    with device.record() as refusing, pytest.raises(tg.InvalidArgumentError, match="multiples of"):
+        refusing.fill(source, b"ab", offset=1, length=2)
+
+
+def test_a_dispatch_is_recorded_as_a_node_that_writes_its_bindings(device: tg.Device) -> None:
+    function, buffer = device.load(KERNEL)["add_one"], device.upload(bytes(8))
+    with device.record() as commands:
+        first = commands.dispatch(function, 3, bindings=[buffer])
+        commands.dispatch(function, 2, bindings=[tg.slot(0)], after=[first])
+    assert edges(commands) == [(), (0,)]
+    assert commands._touched == {buffer._memory: True}
+    assert commands._slots_written == {0}
+    assert [command.work.local_memory for command in commands._commands] == [0, 0]
+    _, touched, written = commands._execute(device, [buffer])
+    assert set(touched) == set(written) == {buffer._memory}
+    device.queue().execute(commands, bindings=[buffer]).wait(LIMIT)
+    assert buffer.read(timeout=LIMIT) == bytes([2, 2, 1, 0, 0, 0, 0, 0])
+
+
+def test_indirect_counts_take_twelve_aligned_bytes_that_are_read_and_not_written(device: tg.Device) -> None:
+    function, buffer = device.load(KERNEL)["add_one"], device.upload(bytes(8))
+    counts = device.upload(bytes([0, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]))
+    with device.record() as commands:
+        commands.dispatch_indirect(function, counts=counts, counts_offset=4, bindings=[buffer])
+        commands.dispatch_indirect(function, counts=tg.slot(0), bindings=[buffer], after=())
+        with pytest.raises(tg.OutOfRangeError):
+            commands.dispatch_indirect(function, counts=counts, counts_offset=8, bindings=[buffer])
+        with pytest.raises(tg.InvalidArgumentError, match="at byte 2,"):
+            commands.dispatch_indirect(function, counts=counts, counts_offset=2, bindings=[buffer])
+        with pytest.raises(tg.InvalidArgumentError, match="at byte 2,"):
+            commands.dispatch_indirect(function, counts=tg.slot(0), counts_offset=2, bindings=[buffer])
+    assert commands._touched == {counts._memory: False, buffer._memory: True}
+    with pytest.raises(tg.InvalidArgumentError, match="at byte 2,"):
+        device.queue().execute(commands, bindings=[counts.subspan(2, 12)])
+    device.queue().execute(commands, bindings=[counts.subspan(0, 12)]).wait(LIMIT)
+    assert buffer.read(timeout=LIMIT) == bytes([1] * 5 + [0] * 3)
+
+
+def test_functions_and_recordings_of_another_device_are_refused(device: tg.Device, buffer: tg.Buffer) -> None:
+    with tg.open_device("cpu?workers=1", label="other") as other:
+        foreign = other.load(KERNEL)["add_one"]
+        with device.record(label="c") as commands:
+            with refused(tg.InvalidArgumentError, "function 'add_one' belongs to device 'other', not to device 'dev'"):
+                commands.dispatch(foreign, 1, bindings=[buffer])
+            commands.fill(buffer, 1)
+        with refused(tg.InvalidArgumentError, "command buffer 'c' belongs to device 'dev', not to device 'other'"):
+            other.queue().execute(commands)
+        other.close(LIMIT)
+
+
+def test_an_empty_one_shot_recording_runs_once_too(device: tg.Device) -> None:
+    with device.record(one_shot=True) as commands:
+        pass
+    device.queue().execute(commands).wait(LIMIT)
+    with pytest.raises(tg.FailedPreconditionError, match="one-shot"):
+        device.queue().execute(commands)

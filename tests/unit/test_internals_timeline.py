@@ -21,6 +21,7 @@ from tidegate._core.timeline import (
     add_waiter_locked,
     collect_locked,
     fail_locked,
+    finish,
     forget_frames,
     raise_locked,
     remove_waiter_locked,
@@ -131,6 +132,7 @@ def test_a_signal_takes_the_waiters_up_to_its_value_from_the_lowest_and_leaves_t
     raise_locked(state, 4, out)
     assert list(out) == [waiters[2], waiters[3], waiters[4]]
     assert (state.payload, state.high, list(state.waiters)) == (4, 4, [5])
+    assert not state.seen
     problem = ValueError()
     fail_locked(state, problem, out)
     fail_locked(state, KeyError(), out)
@@ -253,6 +255,73 @@ def test_forgetting_frames_reaches_causes_and_contexts_and_survives_a_circle() -
     assert not [one for one in gc.get_objects() if type(one) is Thing]
 
 
+def test_forgetting_frames_goes_on_behind_a_missing_context() -> None:
+    def fails() -> None:
+        kept = object()
+        raise KeyError(id(kept))
+
+    try:
+        fails()
+    except KeyError as error:
+        cause = error
+    outer = ValueError()
+    outer.__cause__ = cause
+    forget_frames(outer)
+    assert cause.__traceback__ is not None
+    assert cause.__traceback__.tb_next is not None
+    assert cause.__traceback__.tb_next.tb_frame.f_locals == {}
+
+
+def test_failing_clears_the_locals_of_the_frames_of_the_error() -> None:
+    def fails() -> None:
+        kept = object()
+        raise KeyError(id(kept))
+
+    semaphore = tg.Semaphore()
+    try:
+        fails()
+    except KeyError as error:
+        semaphore.fail(error)
+    assert semaphore.failure is not None
+    assert semaphore.failure.__traceback__ is not None
+    assert semaphore.failure.__traceback__.tb_next is not None
+    assert semaphore.failure.__traceback__.tb_next.tb_frame.f_locals == {}
+
+
+def test_finishing_completes_what_an_interrupted_signal_began() -> None:
+    semaphore, called = tg.Semaphore(), []
+    semaphore.at(2).add_callback(lambda point, *_rest: called.append(point.value))
+    semaphore._state.payload = 2  # as far as it got
+    finish(semaphore._state)
+    assert called == [2]
+    assert semaphore._state.calm is timeline.GIL
+
+
+def test_an_interrupt_in_a_callback_reaches_the_signaller_and_the_others_are_called_once() -> None:
+    semaphore, called = tg.Semaphore(), []
+
+    def interrupted(*_told: object) -> None:
+        called.append("interrupted")
+        raise KeyboardInterrupt
+
+    semaphore.at(1).add_callback(interrupted)
+    semaphore.at(1).add_callback(lambda *_told: called.append("second"))
+    with pytest.raises(KeyboardInterrupt):
+        semaphore.signal(1)
+    catch_up()
+    assert called == ["interrupted", "second"]
+    assert semaphore.value == 1
+
+
+def test_the_error_of_a_failed_wait_names_its_timepoint() -> None:
+    semaphore = tg.Semaphore(label="s")
+    semaphore.fail(ValueError("broken"))
+    with pytest.raises(tg.SemaphoreFailedError) as caught:
+        semaphore.wait(4, LIMIT)
+    assert caught.value.timepoint == semaphore.at(4)
+    assert str(caught.value) == "semaphore 's' failed at 0, before 4: ValueError: broken"
+
+
 # Completions and unseen failures -----------------------------------------------------------------------------------
 
 
@@ -325,6 +394,17 @@ def test_a_failure_somebody_looked_at_is_not_logged(
 
 
 def test_a_failure_seen_at_its_semaphore_is_not_logged(device: tg.Device, caplog: pytest.LogCaptureFixture) -> None:
+    semaphore = tg.Semaphore()
+    submission = failing(device, signal=semaphore.at(1))
+    with pytest.raises(tg.SemaphoreFailedError):
+        semaphore.wait(1, LIMIT)
+    del submission
+    assert reports(caplog) == []
+
+
+def test_a_failure_seen_at_its_semaphore_is_not_logged_although_its_submission_was_dropped_before(
+    device: tg.Device, caplog: pytest.LogCaptureFixture
+) -> None:
     semaphore = tg.Semaphore()
     failing(device, signal=semaphore.at(1))
     with pytest.raises(tg.SemaphoreFailedError):
@@ -411,7 +491,6 @@ def test_signals_rise_wake_and_refuse_in_both_forms() -> None:
         failed.signal(8)
 
 
-@pytest.mark.xfail(strict=True, reason="the error names the timepoint above the payload, and there is none")
 def test_a_semaphore_that_failed_at_the_highest_payload_says_so_when_queried() -> None:
     semaphore = tg.Semaphore(2**64 - 2)
     semaphore.fail(ValueError("end"))

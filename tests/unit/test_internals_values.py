@@ -480,3 +480,57 @@ def test_a_pool_takes_no_negative_budget() -> None:
     CpuPool(0)
     with refused(tg.InvalidArgumentError, "pool: the budget is -1, and must be 0 or more bytes"):
         CpuPool(-1)
+
+
+def test_memory_that_came_back_serves_the_next_allocation_without_anybody_counting_first() -> None:
+    pool = CpuPool(1024)
+    first = pool.allocate(1024, "device")
+    address = first.bytes().ctypes.data
+    del first
+    second = pool.allocate(1024, "device")
+    assert second.bytes().ctypes.data == address
+    del second
+    pool.trim()
+    assert counts(pool) == (0, 0, 1024, 2, 1)
+
+
+# Declarations ------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_keeps_what_it_declares() -> None:
+    kernel = tg.Kernel("k", bindings=0, constants=["i4"], workgroup=(2, 3), cpu=len, other="source")
+    assert (kernel.name, dict(kernel.implementations)) == ("k", {"cpu": len, "other": "source"})
+    assert (kernel.signature.bindings, kernel.signature.workgroup) == (0, (2, 3, 1))
+    assert kernel.signature.constants == (np.dtype("i4"),)
+    assert repr(kernel) == "<tidegate.Kernel 'k' for cpu, other>"
+    assert kernel.source_for("other") == "source"
+    with refused(tg.UnsupportedError, "kernel 'k' has no implementation for 'cuda': it has cpu, other"):
+        kernel.source_for("cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("a b", {"bindings": 0, "cpu": len}, "kernel 'a b': the name must be an identifier"),
+        (3, {"bindings": 0, "cpu": len}, "kernel 3: the name must be an identifier"),
+        ("k", {"bindings": -1, "cpu": len}, "kernel 'k': it declares -1 bindings, and must have 0 or more"),
+        ("k", {"bindings": 0}, "kernel 'k': it needs an implementation for at least one driver"),
+        (
+            "k",
+            {"bindings": 0, "cpu": len, "workgroup": (1, 0)},
+            "kernel 'k': the workgroup (1, 0, 1) has a zero in it",
+        ),
+    ],
+)
+def test_a_kernel_that_makes_no_sense_is_refused(name: Any, options: dict[str, Any], text: str) -> None:
+    with refused(tg.InvalidArgumentError, text):
+        tg.Kernel(name, **options)
+
+
+def test_the_number_of_bindings_is_checked_where_it_is_known() -> None:
+    function = Function(None, SimpleNamespace(name="f", bindings=2))  # type: ignore[arg-type]
+    function.check_bindings(2)
+    for count in (0, 1, 3):
+        with refused(tg.InvalidArgumentError, f"function 'f' takes 2 bindings, and {count} were given"):
+            function.check_bindings(count)
+    Function(None, SimpleNamespace(name="f", bindings=None)).check_bindings(9)  # type: ignore[arg-type]

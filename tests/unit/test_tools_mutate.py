@@ -315,6 +315,17 @@ def test_wrong_use_is_told_with_status_2(project, arguments, message):
     assert message in done.stderr
 
 
+def test_the_map_from_lines_to_tests_can_be_kept(tmp_path):
+    from mutation.trials import Reach
+
+    reach = Reach(seconds={"|a": 0.5, "|b": 0.25}, broken={"|c"})
+    reach.add("|a", "f.py", [1, 2])
+    reach.add("|b", "f.py", [2])
+    reach.save(tmp_path / "map.json")
+    kept = Reach.load(tmp_path / "map.json")
+    assert (kept.seconds, kept.lines, kept.files, kept.broken) == (reach.seconds, reach.lines, reach.files, {"|c"})
+
+
 def test_an_accepted_survivor_needs_a_reason(tmp_path):
     from mutation.accepted import Accepted
 

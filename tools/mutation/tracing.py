@@ -104,7 +104,7 @@ class Tracer:
     def note(self, frame: FrameType) -> None:
         """Record the line that a frame is at."""
         hit = (frame.f_code.co_filename, frame.f_lineno)
-        if hit not in self._hits:
+        if hit not in self._hits and hit[1] is not None:  # some instructions belong to no line
             self._hits.add(hit)
             if self._journal is not None and self._test:
                 self._journal.write(json.dumps([self._test, *hit]) + "\n")

@@ -61,7 +61,7 @@ class Settings:
     suites: Sequence[Suite]
     jobs: int = 2
     hang: float = 8.0
-    budget: float = 30.0
+    budget: float = 12.0
     memory: int = 16 << 30
 
 
@@ -91,7 +91,8 @@ class Reach:
             self.lines[file, line].add(test)
 
     def save(self, path: Path) -> None:
-        lines = [[file, line, sorted(tests)] for (file, line), tests in self.lines.items()]
+        numbers = {test: number for number, test in enumerate(self.seconds)}
+        lines = [[file, line, [numbers[test] for test in tests]] for (file, line), tests in self.lines.items()]
         document = {"seconds": self.seconds, "lines": lines, "broken": sorted(self.broken)}
         path.write_text(json.dumps(document), encoding="utf-8")
 
@@ -99,9 +100,10 @@ class Reach:
     def load(cls, path: Path) -> Reach:
         document = json.loads(path.read_text(encoding="utf-8"))
         reach = cls(seconds=document["seconds"], broken=set(document["broken"]))
+        names = list(reach.seconds)
         for file, line, tests in document["lines"]:
-            for test in tests:
-                reach.add(test, file, [line])
+            for number in tests:
+                reach.add(names[number], file, [line])
         return reach
 
     def tests_for(self, mutant: Mutant) -> set[str]:

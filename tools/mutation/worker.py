@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,7 +58,7 @@ class Reporter:
         if self._tracer:
             self._tracer.begin(item.nodeid)
         try:
-            return (yield)  # type: ignore[return-value]
+            return (yield)
         finally:
             if self._tracer:
                 self._tracer.end()
@@ -121,8 +122,13 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            os.close(reading)
-            _be_child(request, writing, log.fileno())
+            try:
+                os.close(reading)
+                _be_child(request, writing, log.fileno())
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)  # whatever happens, the child must not go on as a worker
         os.close(writing)
         try:
             _follow(request, reading, answer)

@@ -7,6 +7,7 @@ their uses, so that `close` takes effect at the end of the last one.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,6 @@ from .thread_state import thread_state
 from .timeline import brief
 
 if TYPE_CHECKING:
-    import weakref
-
     from .device import Device
     from .submission import Submission
     from .view import BufferView
@@ -56,6 +55,7 @@ class Memory:
         "nbytes",
         "phase",
         "ready",
+        "root",
         "storage",
         "uses",
         "write_error",
@@ -75,6 +75,7 @@ class Memory:
         self.freed_by: object = None
         self.uses = 0
         self.closed = False
+        self.root: weakref.ref[Buffer] | None = None
 
     def describe(self) -> str:
         """Return how texts name it."""
@@ -91,6 +92,11 @@ class Memory:
         """The allocation failed."""
         if self.phase == PENDING:
             self.phase = FAILED
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was closed, or the buffer that stands for all of it dropped: the end of its uses frees it."""
+        return self.closed or (self.root is not None and self.root() is None)
 
     def pending_write(self) -> Submission | None:
         """Return the last submitted write while it is not over."""
@@ -159,6 +165,8 @@ class Buffer:
         self._offset = offset
         self._nbytes = nbytes
         self._root = root
+        if root:
+            memory.root = weakref.ref(self)
 
     def __repr__(self) -> str:
         memory = self._memory

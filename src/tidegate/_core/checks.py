@@ -23,7 +23,8 @@ def checked_target(device: Device, buffer: Any, offset: Any, length: Any, what: 
         )
     memory.refuse_unusable()
     if offset == 0 and length is None:
-        return buffer
+        # Never the user's own object: whether that was dropped tells starving allocations what may come back.
+        return Buffer(memory, buffer._offset, buffer._nbytes, root=False)
     start, size = checked_range(buffer, offset, length)
     return Buffer(memory, buffer._offset + start, size, root=False)
 

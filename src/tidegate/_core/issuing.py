@@ -69,6 +69,7 @@ def _try_promises(submission: Submission) -> bool:
             submission._stage = HELD
             submission._promised = ()
             submission._queued = False
+            submission._device._issued.pop(submission, None)
             if submission._pending and submission._doom is None:
                 return False
             submission._queued = True
@@ -119,26 +120,24 @@ def launch(submission: Submission) -> None:
 
 def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
     """Give the work to its device or to the host pool. What that raises fails the submission."""
-    work = submission._work
-    assert work is not None, "what is over is not issued"
+    # No local name for the work: it would keep the memory while a retirement below looks whether that has come back.
     device = submission._device
     try:
         submission._stage = ISSUED
         device._issued[submission] = None
-        if type(work) is HostWork:
-            device._run_on_host(submission, work)
+        if type(submission._work) is HostWork:
+            device._run_on_host(submission, submission._work)
             return True
-        if not submission._queue._port.issue(submission, work, waits):
-            device._issued.pop(submission, None)
-            submission._stage = READY
+        if not submission._queue._port.issue(submission, submission._work, waits):  # type: ignore[arg-type]
+            submission._stage = READY  # it stays in sight among the issued until the caller has put it elsewhere
             return False
     except BaseException as error:
-        if isinstance(error, ResourceExhaustedError) and type(work) is Allocate and not submission.taken:
-            device._issued.pop(submission, None)
+        # This frame runs on the caller's stack: by the traceback the error would pin the locals of all who called.
+        error.__traceback__ = None
+        if isinstance(error, ResourceExhaustedError) and type(submission._work) is Allocate and not submission.taken:
             submission._stage = READY
             device._starve(submission, error)
             return True
-        del work  # this frame is in the error's traceback, still running, and would pin what the work touched
         give_up(submission, error)
         if submission.timeline is not None:
             reaper.leave(_promise, submission)

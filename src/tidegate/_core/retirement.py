@@ -41,6 +41,9 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
             _end_locked(submission, out)
             submission._stage = RETIRED
         _let_go(submission)
+        device = submission._device
+        if device._attention:
+            device._after_retirement()
         drain()
     except BaseException:
         submission._again = True
@@ -66,9 +69,6 @@ def _let_go(submission: Submission) -> None:
     touched, submission._touches = submission._touches, ()
     for memory in touched:
         memory.end_use()
-    device = submission._device
-    if device._attention:
-        device._after_retirement()
 
 
 def _end_locked(submission: Submission, out: deque[Firing]) -> None:
@@ -83,7 +83,7 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
             memory.last_write = None
             memory.write_error = error  # a host read after it fails too
     completion = submission._completion
-    if error is not None and submission._unseen is None and not isinstance(error, AbortedError):
+    if error is not None and _is_news(submission, error):
         submission._unseen = _Unseen(submission, error)
     if completion is not None:
         _signal_locked(submission, completion, 1, error, out)
@@ -91,6 +91,11 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
     if not submission._counted:
         submission._counted = True
         device._retired += 1
+
+
+def _is_news(submission: Submission, error: BaseException) -> bool:
+    """Whether a failure must be reported if nobody looks at the handle: nobody can learn it from a semaphore."""
+    return submission._unseen is None and not submission._signals and not isinstance(error, AbortedError)
 
 
 def leave_waits_locked(submission: Submission) -> None:

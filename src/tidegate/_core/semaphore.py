@@ -197,7 +197,7 @@ def _query(semaphore: Semaphore) -> int:
     if state.promises:
         look(state)
     if state.failure is not None:
-        raise failed_error(state, state.payload + 1, semaphore)
+        raise failed_error(state, min(state.payload + 1, MAX_VALUE), semaphore)
     return state.payload
 
 

@@ -34,6 +34,7 @@ class Starvation:
         """Take in an allocation that failed for want of memory."""
         with core_lock:
             self._waiting[submission] = error
+            self._device._issued.pop(submission, None)
             self._device._attention = True
             known = submission in self._trying
         if not known:
@@ -93,7 +94,7 @@ class Starvation:
         """Whether anything in flight may give memory back.
 
         Issued work may hold buffers that were closed or dropped, and others wait for it. Of the held, a free helps, or
-        the end of work that holds memory; but not if it waits, however indirectly, for an allocation that starves.
+        the end of work on a buffer that was given up; but not if it waits, however indirectly, for one that starves.
         """
         device = self._device
         if any(submission not in self._waiting for submission in device._issued) or device._backlog:
@@ -118,4 +119,4 @@ class Starvation:
 
 
 def _gives_back(submission: Submission) -> bool:
-    return isinstance(submission._work, Free) or bool(submission._touches)
+    return isinstance(submission._work, Free) or any(memory.given_up for memory in submission._touches)

@@ -85,7 +85,10 @@ def _abandon(claim: Claim) -> None:
 
 
 class _Unseen:
-    """Stands with a failure until somebody looks at it; reports it if nobody ever does (M21)."""
+    """Stands with a failure until somebody looks at it; reports it if nobody ever does (M21).
+
+    Only for submissions without signals: a semaphore that failed carries its failure itself.
+    """
 
     __slots__ = ("error", "seen", "states", "text")
 
@@ -93,9 +96,7 @@ class _Unseen:
         self.seen = True  # until all is here: an interrupted constructor has nothing to report
         self.text = submission.describe()
         self.error = error
-        self.states: list[TimelineState] = [point._state for point in submission._signals]
-        if submission._completion is not None:
-            self.states.append(submission._completion)
+        self.states: list[TimelineState] = [] if submission._completion is None else [submission._completion]
         self.seen = False
 
     def __del__(self) -> None:

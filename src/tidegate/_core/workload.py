@@ -170,6 +170,7 @@ class Workload:
         """The driver said "not now": keep it, and try again when something has ended."""
         with core_lock:
             self._backlog.append(submission)
+            self._issued.pop(submission, None)
             self._attention = True
         # Whatever made the driver refuse may have ended before this stood in the backlog.
         self._after_retirement()
@@ -209,6 +210,7 @@ class Workload:
             if submission is not None and not taken and submission._stage != RETIRED and not submission.taken:
                 with core_lock:
                     self._backlog.appendleft(submission)
+                    self._issued.pop(submission, None)
                 self._arm_for_room()
         return taken
 

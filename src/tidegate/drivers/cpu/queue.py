@@ -31,6 +31,7 @@ class CpuQueue(DriverQueue):
         cost = work.cost
         if cost is not None and cost <= IN_PLACE:
             step()
+            del step, work  # they keep the storage, which must be free before the end is told
             self._finished(ticket)
             return True
         task = _Task(ticket, step, self._finished)
