@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+# Held; issued on promises; running until it is opened; running, and about to end by itself; over.
 HELD, PROMISED, RUNNING, OPENED, DONE = "held", "promised", "running", "opened", "done"
 
 Cause = tuple[str, ...] | tuple[object, ...]
@@ -181,7 +182,7 @@ class Model:
             elif entry.phase == PROMISED and all(state.entries[other].phase == DONE for other in entry.behind):
                 yield from self._started(state, number)
             elif entry.phase == OPENED:
-                yield from self._ended(state, number, None)
+                yield from self._ended(state, number)
         for number, timeline in enumerate(state.timelines):
             if not timeline.kept and timeline.failure is None and self._is_missed(state, number):
                 yield self._failed(state, number, ("dropped", number))
@@ -221,14 +222,17 @@ class Model:
         return None
 
     def _started(self, state: State, number: int) -> Iterator[State]:
-        plan = self.plans[number]
-        if plan.kind == "gate":
+        """The work runs. Where others may follow it meanwhile, its end is a step of its own."""
+        if self.plans[number].kind == "gate":
             yield state.with_entry(number, state.entries[number]._replace(phase=RUNNING))
+        elif self.promising:
+            yield state.with_entry(number, state.entries[number]._replace(phase=OPENED))
         else:
-            yield from self._ended(state, number, ("raised", number) if plan.kind == "raise" else None)
+            yield from self._ended(state, number)
 
-    def _ended(self, state: State, number: int, error: Cause | None) -> Iterator[State]:
+    def _ended(self, state: State, number: int) -> Iterator[State]:
         """The work is over. If it went down on promises that were then broken, it fails all the same (M17)."""
+        error = ("raised", number) if self.plans[number].kind == "raise" else None
         causes = {error}
         if state.entries[number].behind:
             broken = {cause for over, cause in (self.decided(state, wait) for wait in self.plans[number].waits) if over}

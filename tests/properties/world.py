@@ -33,10 +33,11 @@ class Job:
     submission: tg.Submission = field(init=False)
 
     def open(self) -> None:
-        if isinstance(self.gate, tg.Semaphore):
-            self.gate.signal(1)
-        elif self.gate is not None:
+        """Let it run on; twice is fine, and so is a job without a gate."""
+        if isinstance(self.gate, threading.Event):
             self.gate.set()
+        elif self.gate is not None and self.gate.value == 0:
+            self.gate.signal(1)
 
     def call(self) -> None:
         if self.gate is not None:
@@ -170,8 +171,7 @@ class World:
     def end(self) -> None:
         """Let everything end, and check that nothing is left."""
         for job in self.jobs:
-            if not job.submission.done:
-                job.open()
+            job.open()  # also where the device was lost, and the submission is over: a thread still stands there
         for device in self.devices:
             device.close(LIMIT)
             statistics = device.statistics()

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,6 +63,7 @@ class Settings:
     hang: float = 8.0
     budget: float = 12.0
     memory: int = 16 << 30
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -131,6 +132,7 @@ class Worker:
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
+            **settings.environment,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mutation.worker"],

@@ -88,6 +88,10 @@ def _take(result: Result, samplers: dict[Turn, Sampler], turn: Turn, condition: 
         gc.collect()
     try:
         samples = samplers[turn]()
+    except Missing as reason:
+        result.missing[turn] = str(reason)
+        del samplers[turn]
+        return
     except Exception as error:  # as in _prepare
         result.failed[turn] = _describe(error)
         del samplers[turn]

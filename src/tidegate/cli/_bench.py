@@ -96,7 +96,10 @@ def _write(path: Path, results: Sequence[Result], quick: bool) -> None:
 
 
 def _tell_failures(console: Console, results: Sequence[Result]) -> int:
+    from rich.text import Text
+
     failures = [(result.case.name, *turn, why) for result in results for turn, why in result.failed.items()]
     for name, side, variant, why in failures:
-        console.print(f"[bold red]failed[/] {name}, {side}{variant and ', ' + variant}: {why}", markup=True)
+        where = f"{name}, {side}{variant and ', ' + variant}"
+        console.print(Text.assemble(("failed ", "bold red"), f"{where}: {why}"))
     return 1 if failures else 0
