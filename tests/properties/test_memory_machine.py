@@ -341,7 +341,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def check_refusal(self, operation: Operation) -> None:
         """An allocation may fail only where nothing in flight can help."""
-        helpers = [other.kind for other in self.held() if self.gives_back(other) and not self.starves(other)]
+        helpers = [other.kind for other in self.held() if self.gives_back(other) and not self.is_stuck(other)]
         assert not helpers, f"no memory, although {helpers} were in flight"
         used = sum(block.used for block in self.blocks)
         assert used + operation.blocks[0].size > BUDGET or self.given_back_by_failure
@@ -355,12 +355,13 @@ class MemoryMachine(RuleBasedStateMachine):
         """Whether memory comes back with its end if the user drops the buffer meanwhile: an allocation may hope so."""
         return operation.kind != "allocate" and bool(operation.blocks)
 
-    def starves(self, operation: Operation) -> bool:
-        """Whether an operation is, or waits for, an allocation that finds no memory."""
+    def is_stuck(self, operation: Operation) -> bool:
+        """Whether an operation is, or waits for, one that finds no memory or has failed."""
         stack = [operation]
         while stack:
             current = stack.pop()
-            if current.kind == "allocate" and not current.over and all(self.states(current)[0]):
+            met, errors = self.states(current)
+            if errors or (current.kind == "allocate" and not current.over and all(met)):
                 return True
             stack += [before for before in current.after if not before.over]
         return False
@@ -374,7 +375,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 return True
             if all(met):
                 fits = used + operation.blocks[0].size <= BUDGET
-                if fits or not any(self.may_give_back(other) and not self.starves(other) for other in self.held()):
+                if fits or not any(self.may_give_back(other) and not self.is_stuck(other) for other in self.held()):
                     return True
         return False
 

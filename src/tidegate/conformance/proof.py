@@ -85,7 +85,9 @@ def _run(context: BaseContext, run: Run, place: Path) -> Result:
         process.join()
     text, report = place / "text", place / "report"
     written = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
-    if ended != 0 or not report.exists():
+    # 255 is what multiprocessing says when two threads asked for the status at once and this one came second; the
+    # report, written last, tells whether all went well.
+    if ended not in (0, 255) or not report.exists():
         return Result({}, f"{written}\n{'it hung' if ended is None else f'it ended with {ended}'}")
     records = json.loads(report.read_text(encoding="utf-8"))["tests"]
     return Result({record["test"]: record["outcome"] for record in records}, written)
