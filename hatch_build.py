@@ -19,7 +19,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/tidegate/_core/_fast.c")
+MODULES = {
+    Path("src/tidegate/_core/_fast.c"): f"_fast{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}",
+    # The stable ABI: one build serves every later Python. Windows has no suffix of its own for it.
+    Path("src/tidegate/drivers/cuda/_submit.c"): "_submit.pyd" if sys.platform == "win32" else "_submit.abi3.so",
+}
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -28,19 +32,22 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and tell hatchling what came of it."""
         self._folder = tempfile.mkdtemp(prefix="tidegate-build-")
-        name = f"_fast{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+        for source, name in MODULES.items():
+            self._build(source, name, version, build_data)
+
+    def _build(self, source: Path, name: str, version: str, build_data: dict[str, Any]) -> None:
         built = Path(self._folder) / name
-        in_place = Path(self.root) / SOURCE.with_name(name)
+        in_place = Path(self.root) / source.with_name(name)
         if version == "editable":
             in_place.unlink(missing_ok=True)  # of an older source, perhaps
-        reason = _reason_against() or _compile(Path(self.root) / SOURCE, built)
+        reason = _reason_against() or _compile(Path(self.root) / source, built)
         if reason:
-            self.app.display_warning(f"tidegate: the fast paths stay in Python: {reason}")
+            self.app.display_warning(f"tidegate: {source.name} is left out, Python serves instead: {reason}")
             return
         if version == "editable":
             shutil.copyfile(built, in_place)
         else:
-            build_data["force_include"][str(built)] = str(Path("tidegate/_core") / name)
+            build_data["force_include"][str(built)] = str(source.with_name(name).relative_to("src"))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 

@@ -34,11 +34,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("src/tidegate/_core/*.py", "src/tidegate/drivers/cpu/queue*.py")
-TESTS = ("tests/unit", "tests/properties", "src/tidegate/conformance")
+TESTS = ("tests/unit", "tests/properties", "tests/drivers/cpu", "src/tidegate/conformance")
 CONFORMANCE = "src/tidegate/conformance"
 DRIVERS = ("cpu", "streams")
 # They test this tool and the suite; of the package they run what the suite runs.
-_NOT_THESE = ("--ignore-glob=*/test_tools_*.py", "--ignore-glob=*/test_faulty.py")
+_NOT_THESE = (
+    "--ignore-glob=*/test_tools_*.py",
+    "--ignore-glob=*/test_faulty.py",
+    "--ignore-glob=*/drivers/*/test_conformance.py",
+)
 _SAVE_EVERY_S = 10.0
 
 
@@ -91,8 +95,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--jobs", type=_positive, default=2, metavar="N", help="how many mutants at a time (default 2)")
     add("--sample", type=_positive, metavar="N", help="try only so many, chosen at random")
     add("--seed", type=int, default=0, help="for --sample (default 0)")
-    add("--hang", type=float, default=8.0, metavar="S", help="a test that runs longer, and ten times longer than usual,"
-        " has noticed (default 8)")  # fmt: skip
+    add("--hang", type=float, default=5.0, metavar="S", help="a test that runs longer, and six times longer than usual,"
+        " has noticed (default 5)")  # fmt: skip
     add("--budget", type=float, default=12.0, metavar="S", help="usual seconds of tests per mutant (default 12)")
     add("--memory", type=_positive, default=16384, metavar="MIB", help="address space of a test run (default 16384)")
     add("--minimum", type=float, default=90.0, metavar="PERCENT", help="of mutants that must be killed (default 90)")

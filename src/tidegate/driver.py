@@ -57,7 +57,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .errors import OutOfRangeError, UnsupportedError
+from .errors import InvalidArgumentError, OutOfRangeError, UnsupportedError
 from .types import DeviceInfo, DriverInfo, Limits, MemoryKind
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ __all__ = [
     "Execute",
     "Fill",
     "Free",
+    "Interop",
     "Recording",
     "Signature",
     "Sink",
@@ -329,6 +330,8 @@ class Recording:
     slots: int
     """How many entries a binding table needs."""
     label: str = ""
+    one_shot: bool = False
+    """Whether it runs once at most: a form that costs more to make than to run does not pay."""
 
 
 class Execute(Work):
@@ -389,6 +392,36 @@ class Driver(ABC):
         """
 
 
+class Interop(ABC):
+    """How memory and order of a device meet other libraries; for devices whose memory the host cannot see."""
+
+    dlpack_device: tuple[int, int]
+    """The kind and number of the device, as DLPack counts."""
+
+    @abstractmethod
+    def address(self, storage: Storage) -> int:
+        """Return where a storage lies, as the other library shall see it."""
+
+    @abstractmethod
+    def follow(self, stream: object, timeline: EpochTimeline, epoch: int) -> None:
+        """Have a foreign stream wait for an issued epoch. DLPack's and other libraries' ways to name a stream."""
+
+    @abstractmethod
+    def adopt(self, address: int, nbytes: int, keep: object) -> Storage:
+        """Return storage over memory of another library, which `keep` keeps alive."""
+
+    @abstractmethod
+    def stream_queue(self, stream: object = None) -> DriverQueue:
+        """Return a queue whose work goes onto one stream: a foreign one, or an empty one of the device's own.
+
+        Its attribute `stream` is the native handle.
+
+        Raises:
+            ResourceExhaustedError: no stream of the device is empty now.
+
+        """
+
+
 class DriverDevice(ABC):
     """An open device."""
 
@@ -396,6 +429,13 @@ class DriverDevice(ABC):
     promises: bool = False
     """Whether `issue` takes waits on epochs of this device."""
     queue_kinds: tuple[str, ...] = ("compute", "transfer")
+    interop: Interop | None = None
+    """For memory that other libraries can use where it lies."""
+    events: Any = None
+    """What shows semaphores to the outside as native events, where there is such a thing: see `lowlevel.export_event`.
+
+    It has `export(timepoint)`, `follow(event, label)` and `barrier(signals, waits)`, which returns work for a queue.
+    """
 
     @abstractmethod
     def connect(self, sink: Sink) -> None:
@@ -511,7 +551,7 @@ class EpochTimeline(ABC):
 
     @abstractmethod
     def arm(self, epoch: int) -> None:
-        """Call `sink.wake(self)` once `epoch` is over."""
+        """Call `sink.wake(self)` once `epoch` is over, also if it is already. Asking twice is fine."""
 
 
 class DriverFunction(ABC):
@@ -577,3 +617,19 @@ class Sink(Protocol):
 def refuse_source(driver: str, source: object, takes: str) -> UnsupportedError:
     """Return the error for a source that a driver cannot run."""
     return UnsupportedError(f"driver {driver!r} cannot load {type(source).__name__}: it takes {takes}")
+
+
+_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_size(uri: str, text: str | None) -> int | None:
+    """Return a size option in bytes: a number, or one with B, KiB, MiB or GiB."""
+    if text is None:
+        return None
+    digits = text.rstrip("BKMGIbkmgi")
+    unit = text[len(digits) :].upper()
+    if not digits.isascii() or not digits.isdigit() or unit not in _UNITS:
+        raise InvalidArgumentError(
+            f"device {uri!r}: memory is {text!r}, and must be a size as 64MiB or a number of bytes"
+        )
+    return int(digits) * _UNITS[unit]

@@ -47,6 +47,23 @@ def calls_during(action: Callable[[], object]) -> int:
     return count
 
 
+def lines_during(action: Callable[[], object]) -> int:
+    """How many lines of Python this thread runs in an action: also the turns of a loop that calls nothing."""
+    count = 0
+
+    def step(_frame: object, event: str, _argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return step
+
+    sys.settrace(step)
+    try:
+        action()
+    finally:
+        sys.settrace(None)
+    return count
+
+
 def is_flat(cost_of: Callable[[int], int], small: int) -> bool:
     """Whether twice as much costs at most about twice the steps."""
     return cost_of(2 * small) < 2.5 * cost_of(small)
@@ -215,6 +232,32 @@ def test_one_signal_among_many_waiters_touches_only_those_it_frees() -> None:
         return found
 
     assert cost(4000) == cost(1000)
+
+
+def test_a_search_for_those_who_wait_up_to_a_value_passes_over_all_above_it() -> None:
+    def cost(count: int) -> int:
+        semaphore = tg.Semaphore()
+        for value in range(1, count + 1):
+            semaphore.at(value).add_callback(nothing)
+        found = lines_during(lambda: timeline.waiting_up_to_locked(semaphore._state, 3))
+        semaphore.signal(count)
+        return found
+
+    assert cost(4000) == cost(1000)
+
+
+def test_those_who_wait_up_to_a_value_are_found_once_each() -> None:
+    semaphore = tg.Semaphore()
+    for value in (5, 1, 9, 3, 7):
+        subscription = semaphore.at(value).add_callback(nothing)
+        if value == 3:
+            subscription.cancel()
+            semaphore.at(value).add_callback(nothing)  # in the heap for the second time
+    found = timeline.waiting_up_to_locked(semaphore._state, 5)
+    assert sorted(subscription._value for subscription in found) == [1, 3, 5]
+    assert timeline.waiting_up_to_locked(semaphore._state, 0) == []
+    assert len(timeline.waiting_up_to_locked(semaphore._state, 9)) == 5
+    semaphore.signal(9)
 
 
 def test_the_steps_of_registering_callbacks_grow_as_their_number() -> None:

@@ -160,5 +160,8 @@ def test_every_case_runs_and_writes_its_numbers(case, tmp_path, monkeypatch, cap
     assert {"machine", "versions", "date"} <= set(facts)
     [one] = facts["cases"]
     assert one["name"] == case
+    for lacking in one["missing"]:
+        if lacking["side"] == TIDEGATE and "C compiler" in lacking["reason"]:
+            pytest.skip(lacking["reason"])
     assert any(line["side"] == TIDEGATE and line["p50"] > 0 for line in one["results"])
     assert one["title"].split()[0] in capsys.readouterr().out

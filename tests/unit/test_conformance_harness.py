@@ -16,7 +16,7 @@ from tidegate.conformance import subjects
 from tidegate.conformance.interrupts import interrupted_at
 from tidegate.conformance.latches import Latch, LatchTimeoutError, block_by_host_call
 
-ONE = "test_semaphores::test_the_same_point_may_stand_twice_in_all_and_any"
+ONE = "test_host_waits::test_the_same_point_may_stand_twice_in_all_and_any"
 
 
 def run(tmp_path: Path, limits: str, *arguments: str) -> tuple[int, str, dict[str, dict[str, str]]]:
@@ -52,7 +52,7 @@ def test_a_subject_joins_by_the_name_of_a_factory_and_the_report_names_the_rules
 
 
 def test_what_a_subject_never_does_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    status, output, records = run(tmp_path, "'null', never={'test_semaphores::*': 'the moon is wrong'}")
+    status, output, records = run(tmp_path, "'null', never={'test_host_waits::*': 'the moon is wrong'}")
     assert status == 0, output
     assert records[ONE]["outcome"] == "skipped"
     assert "the moon is wrong" in records[ONE]["why"]

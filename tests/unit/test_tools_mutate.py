@@ -165,7 +165,7 @@ traced.f(False)
 tracer.end()
 hits = tracer.result()
 collect(folder, hits)
-print(json.dumps([hits, sorted(set(seen))]))
+print(json.dumps([hits, sorted(set(seen)), sorted(tracer.takers)]))
 """
     path = [str(tmp_path), str(TOOLS), str(TOOLS / "mutation" / "site")]
     done = subprocess.run(
@@ -177,12 +177,31 @@ print(json.dumps([hits, sorted(set(seen))]))
         timeout=60,
         check=True,
     )
-    hits, seen = json.loads(done.stdout)
+    hits, seen, takers = json.loads(done.stdout)
     assert hits["thread"] == {str(file): [2, 3]}
     assert hits["fork"] == {str(file): [2, 4]}
     assert hits["started"] == {str(file): [1, 2, 4]}
     assert hits["beside"] == {str(file): [1, 2, 3, 4]}
     assert seen == ["call", "opcode", "return"]
+    assert takers == ["beside"]
+
+
+def test_a_test_that_may_have_hidden_a_line_is_tried_if_it_is_seen_in_the_function(tmp_path):
+    from mutation.trials import Reach
+
+    (mutant,) = (
+        each
+        for each in mutants_of(tmp_path, "def f():\n try:\n  g()\n except E:\n  h()\n\ndef o():\n pass\n")
+        if "h()" in each.change
+    )
+    assert (mutant.lines, mutant.body) == ((5, 5), (1, 5))
+    reach = Reach(takers={"|hiding", "|elsewhere"})
+    reach.add("|hiding", "module.py", [3])
+    reach.add("|plain", "module.py", [3])
+    reach.add("|elsewhere", "module.py", [8])
+    assert reach.tests_for(mutant) == {"|hiding"}
+    reach.add("|reaching", "module.py", [5])
+    assert reach.tests_for(mutant) == {"|hiding", "|reaching"}
 
 
 # The whole tool, on a small project
@@ -318,12 +337,12 @@ def test_wrong_use_is_told_with_status_2(project, arguments, message):
 def test_the_map_from_lines_to_tests_can_be_kept(tmp_path):
     from mutation.trials import Reach
 
-    reach = Reach(seconds={"|a": 0.5, "|b": 0.25}, broken={"|c"})
+    reach = Reach(seconds={"|a": 0.5, "|b": 0.25}, broken={"|c"}, takers={"|b"})
     reach.add("|a", "f.py", [1, 2])
     reach.add("|b", "f.py", [2])
     reach.save(tmp_path / "map.json")
     kept = Reach.load(tmp_path / "map.json")
-    assert (kept.seconds, kept.lines, kept.files, kept.broken) == (reach.seconds, reach.lines, reach.files, {"|c"})
+    assert kept == reach
 
 
 def test_an_accepted_survivor_needs_a_reason(tmp_path):

@@ -49,6 +49,7 @@ class Mutant:
         function: Qualified name of the function it is in, or `<module>`.
         change: What it changes, in words that hold when lines move; told apart by a number where two are alike.
         lines: First and last line of the statement that must run for the change to matter.
+        body: First and last line of the function, or of the statement where there is none.
         start: Where the replaced span begins, in bytes.
         end: Where it ends.
         text: What stands there instead.
@@ -59,6 +60,7 @@ class Mutant:
     function: str
     change: str
     lines: tuple[int, int]
+    body: tuple[int, int]
     start: int
     end: int
     text: str
@@ -118,6 +120,7 @@ class _Finder:
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._assigned: Counter[str] = Counter()
+        self._body: tuple[int, int] | None = None
 
     def find(self) -> Iterator[Mutant]:
         tree = ast.parse(self._source)
@@ -155,8 +158,9 @@ class _Finder:
                 each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
             ),
         )
+        outer, self._body = self._body, (node.lineno, node.end_lineno or node.lineno)
         yield from self._block(node.body, f"{name}.", False)
-        self._assigned = before
+        self._assigned, self._body = before, outer
 
     @staticmethod
     def _is_declaration(node: ast.stmt) -> bool:
@@ -171,7 +175,9 @@ class _Finder:
         match node:
             case ast.Return(value=value) if value is None:
                 yield self._replace(node, "pass", f"remove `{words}`", place)
-            case ast.Return(value=value) if not (isinstance(value, ast.Constant) and value.value is None):
+            case ast.Return(value=ast.Constant(value=None | bool())):
+                pass  # the other truth value is a mutant of the constant; None mostly means the same as False
+            case ast.Return():
                 yield self._replace(node, "return None", f"`{words}` -> `return None`", place)
             case ast.Break():
                 yield self._replace(node, "continue", "`break` -> `continue`", place)
@@ -186,9 +192,12 @@ class _Finder:
             yield from self._negated(node.test, place)
 
     def _removable(self, node: ast.stmt, place: _Place) -> bool:
-        """Whether the program may go on without the statement; without most names it plainly cannot."""
+        """Whether the program may go on without the statement.
+
+        Without most names it plainly cannot. An assertion says what holds anyway: without it nothing changes.
+        """
         match node:
-            case ast.Expr(value=ast.Call() | ast.Await()) | ast.Delete() | ast.Raise() | ast.Assert():
+            case ast.Expr(value=ast.Call() | ast.Await()) | ast.Delete() | ast.Raise():
                 return True
             case ast.AugAssign():
                 return True
@@ -266,7 +275,8 @@ class _Finder:
     def _mutant(self, node: ast.expr | ast.stmt, text: str, change: str, place: _Place) -> Mutant:
         start = self._starts[node.lineno - 1] + node.col_offset
         end = self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-        return Mutant(self._file, place.function, change, place.lines, start, end, text, place.at_import)
+        body = self._body or place.lines
+        return Mutant(self._file, place.function, change, place.lines, body, start, end, text, place.at_import)
 
 
 def _one_line(node: ast.AST) -> str:

@@ -6,7 +6,8 @@ in the files of interest. Lines run at import, before any test, count for the te
 Processes that a test starts count for that test: in new interpreters a sitecustomize module begins a trace, and forked
 children go on with theirs. Both write each line when it is first run, for nobody knows how they will end.
 
-A test that sets a trace function of its own is served beside it.
+A test that sets a trace function of its own is served beside it. But where that one raises, Python takes it away, and
+what runs next is not seen: such tests are remembered as `takers`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Tracer:
         self._hits: set[tuple[str, int]] = set()
         self._done: dict[str, set[tuple[str, int]]] = {"": self._hits}
         self._entered: dict[CodeType, int] = {}
+        self.takers: set[str] = set()
         os.register_at_fork(after_in_child=self._forked)
         self._settrace = sys.settrace
         sys.settrace = self._taken_over
@@ -98,8 +100,11 @@ class Tracer:
         Not by an audit hook: its code would run amid the change of a trace function, which then fails elsewhere. A new
         thread comes this way too, with our own function.
         """
-        ours = function is None or function == self._call or not self._test
-        self._settrace(function if ours else _Both(self, function))
+        if function is None or function == self._call or not self._test:
+            self._settrace(function)
+        else:
+            self.takers.add(self._test)
+            self._settrace(_Both(self, function))
 
     def note(self, frame: FrameType) -> None:
         """Record the line that a frame is at."""

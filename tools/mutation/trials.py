@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from mutation import tracing
 from mutation.mutants import Mutant
 
 T = TypeVar("T")
+Killers = dict[tuple[str, str], Counter[str]]
+"""How often each test killed mutants of a function, or with "" of a whole file."""
 
 TOOLS = Path(__file__).resolve().parent.parent
 _LEFT_OUT = shutil.ignore_patterns(
@@ -37,6 +40,8 @@ _LEFT_OUT = shutil.ignore_patterns(
 )
 # The first tests run by themselves: most mutants end there, and collecting all files would cost more than they do.
 _FIRST = 25
+# How many of the tests that killed mutants elsewhere in a file are tried early.
+_FROM_THE_FILE = 40
 # Between the name of a suite and the id of a test.
 _MARK = "|"
 # A test of the unchanged tree may wait out its own time limit and fail by that.
@@ -85,6 +90,7 @@ class Reach:
     lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
     files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     broken: set[str] = field(default_factory=set)
+    takers: set[str] = field(default_factory=set)
 
     def add(self, test: str, file: str, lines: Iterable[int]) -> None:
         self.files[file].add(test)
@@ -94,13 +100,14 @@ class Reach:
     def save(self, path: Path) -> None:
         numbers = {test: number for number, test in enumerate(self.seconds)}
         lines = [[file, line, [numbers[test] for test in tests]] for (file, line), tests in self.lines.items()]
-        document = {"seconds": self.seconds, "lines": lines, "broken": sorted(self.broken)}
+        document = {"seconds": self.seconds, "lines": lines}
+        document |= {"broken": sorted(self.broken), "takers": sorted(self.takers)}
         path.write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Reach:
         document = json.loads(path.read_text(encoding="utf-8"))
-        reach = cls(seconds=document["seconds"], broken=set(document["broken"]))
+        reach = cls(seconds=document["seconds"], broken=set(document["broken"]), takers=set(document["takers"]))
         names = list(reach.seconds)
         for file, line, tests in document["lines"]:
             for number in tests:
@@ -108,15 +115,24 @@ class Reach:
         return reach
 
     def tests_for(self, mutant: Mutant) -> set[str]:
-        """The tests that may notice: those that run its lines, or any line of its file for one made at import."""
+        """The tests that may notice.
+
+        Those that run its lines, or any line of its file for one made at import; and of those that set a trace
+        function of their own, which may have hidden the very lines, those that are seen anywhere in its function.
+        """
         if mutant.at_import:
-            return self.files[mutant.file]
-        first, last = mutant.lines
-        return set().union(*(self.lines.get((mutant.file, line), ()) for line in range(first, last + 1)))
+            return set(self.files[mutant.file])
+        return self._on(mutant.file, mutant.lines) | (self._on(mutant.file, mutant.body) & self.takers)
+
+    def _on(self, file: str, lines: tuple[int, int]) -> set[str]:
+        return set().union(*(self.lines.get((file, line), ()) for line in range(lines[0], lines[1] + 1)))
 
 
 class Worker:
-    """A copy of the tree with a warm process in it. One thread uses it at a time."""
+    """A copy of the tree with processes in it: one for plain runs, and a warm one for each suite.
+
+    One thread uses it at a time.
+    """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.tree = folder / "tree"
@@ -127,41 +143,61 @@ class Worker:
         compile_all = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", str(source)]
         subprocess.run(compile_all, check=False, stdout=subprocess.DEVNULL)
         path = [str(source), str(TOOLS / "mutation" / "site"), str(TOOLS)]
-        environment = {
+        self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
             **settings.environment,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mutation.worker"],
+        self._plain = self._start("mutation.worker")
+        self._warm: dict[str, subprocess.Popen[str]] = {}
+
+    def _start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
             cwd=self.tree,
-            env=environment,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def ask(self, suite: Suite, files: Sequence[str], **request: Any) -> dict[str, Any]:
-        """Have pytest run in a child of the warm process; see `worker`."""
-        assert self._process.stdin
-        assert self._process.stdout
-        request["arguments"] = [*suite.arguments, f"--rootdir={self.tree}", *files]
+        """Have pytest run in a child of the plain process; see `worker`."""
+        return self._ask(self._plain, arguments=self._arguments(suite, files), **request)
+
+    def ask_warm(self, suite: Suite, **request: Any) -> dict[str, Any]:
+        """Have tests run in a child of the warm process, which may decline; see `warm`."""
+        if suite.name not in self._warm:
+            self._warm[suite.name] = self._start("mutation.warm", *self._arguments(suite, suite.tests))
+        return self._ask(self._warm[suite.name], **request)
+
+    def _arguments(self, suite: Suite, files: Sequence[str]) -> list[str]:
+        return [*suite.arguments, f"--rootdir={self.tree}", *files]
+
+    def _ask(self, process: subprocess.Popen[str], **request: Any) -> dict[str, Any]:
+        assert process.stdin
+        assert process.stdout
         request = {"hang": self.settings.hang, "memory": self.settings.memory, **request}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker ended by itself: {shlex.join(map(str, process.args))}")  # type: ignore[arg-type]
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        for process in (self._plain, *self._warm.values()):
+            assert process.stdin
+            process.stdin.close()
+        for process in (self._plain, *self._warm.values()):
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 class Trials:
@@ -213,16 +249,17 @@ class Trials:
         result = Path(folder, "result.json")
         if not result.exists():
             raise RuntimeError(f"the traced run did not end ({answer['ended']}): {answer['why']}\n{answer['log']}")
-        found: tracing.Hits = json.loads(result.read_text())
-        tracing.collect(folder, found)
-        for test, lines_by_file in found.items():
+        found = json.loads(result.read_text())
+        tracing.collect(folder, found["hits"])
+        reach.takers |= {_named(suite, test) for test in found["takers"]}
+        for test, lines_by_file in found["hits"].items():
             if _named(suite, test) in reach.seconds:
                 for path, lines in lines_by_file.items():
                     reach.add(_named(suite, test), traced[path], lines)
 
     def run(self, mutants: Sequence[Mutant], reach: Reach, report: Callable[[Verdict], None]) -> None:
         """Try each mutant on some worker; `report` is called on one thread at a time."""
-        killers: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        killers: Killers = defaultdict(Counter)
         reporting = threading.Lock()
 
         def trial(worker: Worker, mutant: Mutant) -> None:
@@ -256,11 +293,9 @@ class Trials:
         if failures:
             raise failures[0]
 
-    def _try(
-        self, worker: Worker, mutant: Mutant, reach: Reach, killers: dict[tuple[str, str], Counter[str]]
-    ) -> Verdict:
-        known = killers[mutant.file, mutant.function]
-        tests = _ordered(reach.tests_for(mutant), reach, known, self.settings.budget)
+    def _try(self, worker: Worker, mutant: Mutant, reach: Reach, killers: Killers) -> Verdict:
+        near, far = killers[mutant.file, mutant.function], killers[mutant.file, ""]
+        tests = _ordered(reach.tests_for(mutant), reach, (near, far), self.settings.budget)
         if not tests:
             return Verdict(mutant, "unreached")
         for stage in (tests[:_FIRST], tests[_FIRST:]):
@@ -268,31 +303,46 @@ class Trials:
                 wanted = [test.partition(_MARK)[2] for test in stage if test.partition(_MARK)[0] == suite.name]
                 if not wanted:
                     continue
-                answer = worker.ask(
-                    suite,
-                    list(dict.fromkeys(test.partition("::")[0] for test in wanted)),
-                    path=str(worker.tree / mutant.file),
-                    start=mutant.start,
-                    end=mutant.end,
-                    text=mutant.text,
-                    tests=wanted,
-                    durations={test: reach.seconds[_named(suite, test)] for test in wanted},
-                )
+                answer = self._ask(worker, suite, wanted, mutant, reach)
                 if answer["ended"] != "passed":
                     test = _named(suite, answer["test"] or "")
-                    known[test] += answer["ended"] == "failed"  # one that hangs takes its time
+                    for known in (near, far):
+                        known[test] += answer["ended"] == "failed"  # one that hangs takes its time
                     how = answer["why"] or answer["log"].strip()[-200:]
                     return Verdict(mutant, "killed", f"{answer['ended']}: {how}", test, len(tests))
         return Verdict(mutant, "survived", tried=len(tests))
+
+
+    @staticmethod
+    def _ask(worker: Worker, suite: Suite, wanted: list[str], mutant: Mutant, reach: Reach) -> dict[str, Any]:
+        request = {
+            "path": str(worker.tree / mutant.file),
+            "start": mutant.start,
+            "end": mutant.end,
+            "text": mutant.text,
+            "tests": wanted,
+            "durations": {test: reach.seconds[_named(suite, test)] for test in wanted},
+        }
+        if not mutant.at_import:
+            answer = worker.ask_warm(suite, **request)
+            if answer["ended"] != "cold":
+                return answer
+        return worker.ask(suite, list(dict.fromkeys(test.partition("::")[0] for test in wanted)), **request)
 
 
 def _named(suite: Suite, test: str) -> str:
     return f"{suite.name}{_MARK}{test}"
 
 
-def _ordered(tests: set[str], reach: Reach, known: Counter[str], budget: float) -> list[str]:
-    """Those that killed a neighbour first, then the fastest; as many as the budget of seconds allows."""
-    order = sorted(tests, key=lambda test: (-known[test], reach.seconds[test]))
+def _ordered(tests: set[str], reach: Reach, known: tuple[Counter[str], Counter[str]], budget: float) -> list[str]:
+    """Those that killed a neighbour first, then the fastest; as many as the budget of seconds allows.
+
+    A neighbour is a mutant of the same function, then one of the same file; of the file's killers only the best,
+    because there may be hundreds.
+    """
+    near, far = known
+    best = {test for test, _ in far.most_common(_FROM_THE_FILE)}
+    order = sorted(tests, key=lambda test: (-near[test], -far[test] if test in best else 0, reach.seconds[test]))
     taken: list[str] = []
     spent = 0.0
     for test in order:

@@ -1,9 +1,9 @@
-"""A warm process that tries mutants: it has imported pytest and what tests need, but nothing of the tested package.
+"""A process that tries mutants: it has imported pytest and what tests need, but nothing of the tested package.
 
 Reads requests, one JSON object per line, and answers each with one. Every run of pytest happens in a forked child, in
 a process group of its own that is ended with it. The child tells through a pipe which test it is at, so a test that
 hangs is known after its own time limit, not after that of all of them; and it ends at the first failure without any
-clearing up.
+clearing up. `warm` is the faster form, for most mutants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +31,9 @@ from mutation import tracing
 
 _COLLECTION_LIMIT_S = 60.0
 _PR_SET_PDEATHSIG = 1
+# A test has noticed if it takes so many times longer than usual, and longer than the limit of the request.
+HANG_TIMES = 6
+ARGUMENTS = ("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0")
 
 
 class Reporter:
@@ -72,21 +75,13 @@ class Reporter:
                 os._exit(0)  # skipped counts too: every wanted test passes unchanged
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel end this process when its parent is gone, where it can (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
-    os.setsid()
-    _die_with_parent()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    limit = request["memory"]
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def set_up_hypothesis() -> None:
     hypothesis.settings.register_profile(
         "mutate",
         database=None,
@@ -94,6 +89,21 @@ def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # a failure is enough: no shrinking
     )
     hypothesis.settings.load_profile("mutate")
+
+
+def _settle_in(request: dict[str, Any], log: int) -> None:
+    os.setsid()
+    die_with_parent()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    limit = request["memory"]
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _be_child(request: dict[str, Any], pipe: int) -> None:
+    set_up_hypothesis()
     tracer = None
     if request.get("trace_files"):
         tracer = tracing.Tracer(request["trace_files"], request["trace_folder"])
@@ -104,27 +114,31 @@ def _be_child(request: dict[str, Any], pipe: int, log: int) -> NoReturn:
         tracer.install()
     code = "error"
     try:
-        arguments = [*request["arguments"], "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        code = str(int(pytest.main(arguments, plugins=[reporter])))
+        code = str(int(pytest.main([*request["arguments"], *ARGUMENTS], plugins=[reporter])))
     except BaseException as error:
         reporter.tell(broken=f"{type(error).__name__}: {error}"[:300])
     if tracer:
         sys.settrace(None)
-        Path(request["trace_folder"], "result.json").write_text(json.dumps(tracer.result()))
+        found = {"hits": tracer.result(), "takers": sorted(tracer.takers)}
+        Path(request["trace_folder"], "result.json").write_text(json.dumps(found))
     reporter.tell(exit=code)
-    os._exit(0)
 
 
-def _run(request: dict[str, Any]) -> dict[str, Any]:
+def run(
+    request: dict[str, Any],
+    be_child: Callable[[dict[str, Any], int], None] = _be_child,
+    fork: Callable[[], int] = os.fork,
+) -> dict[str, Any]:
     """Have a child run the tests; follow what it tells until it ends or one of its tests hangs."""
     answer: dict[str, Any] = {"ended": "crash", "test": None, "why": "", "durations": {}, "outcomes": {}}
     with tempfile.TemporaryFile() as log:
         reading, writing = os.pipe()
-        child = os.fork()
+        child = fork()
         if child == 0:
             try:
                 os.close(reading)
-                _be_child(request, writing, log.fileno())
+                _settle_in(request, log.fileno())
+                be_child(request, writing)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -160,7 +174,7 @@ def _follow(request: dict[str, Any], pipe: int, answer: dict[str, Any]) -> None:
             message = json.loads(line)
             if "start" in message:
                 answer["test"] = message["start"]
-                deadline = time.monotonic() + max(request["hang"], 10 * usual.get(message["start"], 0.0))
+                deadline = time.monotonic() + max(request["hang"], HANG_TIMES * usual.get(message["start"], 0.0))
             elif "end" in message:
                 answer["durations"][message["end"]] = message["seconds"]
                 deadline = time.monotonic() + _COLLECTION_LIMIT_S
@@ -177,27 +191,29 @@ def _note(message: dict[str, Any], answer: dict[str, Any]) -> None:
         answer.update(ended=message["outcome"], test=message["test"], why=message["why"])
     elif "broken" in message:
         answer.update(why=message["broken"])
+    elif "cold" in message:
+        answer.update(ended="cold", why=message["cold"])
     elif "exit" in message:
         answer["ended"] = {"0": "passed", "5": "empty"}.get(message["exit"], "broken")
 
 
-def _mutated(request: dict[str, Any]) -> dict[str, Any]:
+def mutated(request: dict[str, Any], run_it: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
     """Try one mutant: change the file in this worker's copy, run, and change it back."""
     path = Path(request["path"])
     original = path.read_bytes()
     mutant = original[: request["start"]] + request["text"].encode() + original[request["end"] :]
     try:
         path.write_bytes(mutant)
-        return _run(request)
+        return run_it(request)
     finally:
         path.write_bytes(original)
 
 
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     for line in sys.stdin:
         request = json.loads(line)
-        answer = _mutated(request) if "path" in request else _run(request)
+        answer = mutated(request, run) if "path" in request else run(request)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

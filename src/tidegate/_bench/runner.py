@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter
 
+from ..errors import DriverUnavailableError
 from . import awaits, bandwidth, crowds, executions, semaphores
 from .busy import busy_thread
 from .contestants import Contestants
@@ -59,7 +60,7 @@ def _prepare(case: Case, contestants: Contestants, stack: ExitStack, result: Res
         for name, side in sides.items():
             try:
                 samplers[name, variant] = stack.enter_context(side(contestants))
-            except Missing as reason:
+            except (Missing, DriverUnavailableError) as reason:
                 result.missing[name, variant] = str(reason)
             except Exception as error:  # one side that cannot start must not take the table with it
                 result.failed[name, variant] = _describe(error)
@@ -88,7 +89,7 @@ def _take(result: Result, samplers: dict[Turn, Sampler], turn: Turn, condition: 
         gc.collect()
     try:
         samples = samplers[turn]()
-    except Missing as reason:
+    except (Missing, DriverUnavailableError) as reason:
         result.missing[turn] = str(reason)
         del samplers[turn]
         return

@@ -24,15 +24,18 @@ def promise_for(state: TimelineState, value: int) -> Submission | None:
 
 
 def arm(state: TimelineState, value: int) -> None:
-    """Have a device tell when `state` is taken to `value`, if one will. Not inside a core section."""
+    """Have a device tell when `state` is taken to `value`, if one will. Not inside a core section.
+
+    Where nobody has promised that yet, what is promised below may still fail it.
+    """
     submission = promise_for(state, value)
-    if submission is not None:
-        arm_submission(submission)
+    for each in (submission,) if submission is not None else tuple(state.promises.copy().values()):
+        arm_submission(each)
 
 
 def arm_submission(submission: Submission) -> None:
     """Arm one submission, if a device counts it."""
     timeline = submission.timeline
     if timeline is not None and not submission.armed:
-        submission.armed = True
         timeline.arm(submission.epoch)
+        submission.armed = True  # not before: what an interrupt cut short must be asked for again

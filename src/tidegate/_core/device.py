@@ -18,6 +18,7 @@ from ..errors import (
     DeviceLostError,
     FailedPreconditionError,
     InvalidArgumentError,
+    UnsupportedError,
 )
 from ..types import Compatibility, DeviceInfo, Health, MemoryKind, Statistics
 from . import process, progress
@@ -35,9 +36,6 @@ from .recording import CommandBuffer
 from .semaphore import Semaphore
 from .thread_state import thread_state
 from .workload import Poller, Workload
-
-_HOUSEKEEPING = 64
-"""Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
 
 
 class Device(Workload):
@@ -122,12 +120,32 @@ class Device(Workload):
         """The queue for transfers that host reads and writes need."""
         return self._queues[(self._driver.queue_kinds[-1], 0)]
 
-    def lane(self, queue: Queue | None = None, label: str = "") -> Lane:
-        """Return a new lane: the operations of a queue, in order."""
+    def lane(self, queue: Queue | None = None, label: str = "", *, stream: Any = None) -> Lane:
+        """Return a new lane: the operations of a queue, in order.
+
+        Args:
+            queue: where its work goes; None is `queue()`.
+            label: its name.
+            stream: on CUDA, a stream of another library; the lane's work goes onto that, between that library's own.
+
+        Raises:
+            UnsupportedError: the device has no such streams.
+
+        """
         self._refuse_closed()
+        if stream is not None:
+            return Lane(self._stream_queue(queue, stream), label)
         if queue is not None and queue.device is not self:
             raise InvalidArgumentError(f"{queue.describe()} does not belong to {self.describe()}")
         return Lane(self.queue() if queue is None else queue, label)
+
+    def _stream_queue(self, queue: Queue | None, stream: Any) -> Queue:
+        if queue is not None:
+            raise InvalidArgumentError("lane: it goes to a queue or onto a stream, not both")
+        interop = self._driver.interop
+        if interop is None:
+            raise UnsupportedError(f"{self.describe()} has no streams that other libraries share")
+        return Queue(self, interop.stream_queue(stream), "stream", 0)
 
     def create_semaphore(self, initial_value: int = 0, label: str = "") -> Semaphore:
         """Return a semaphore with the device's name in its label. It belongs to no device all the same."""

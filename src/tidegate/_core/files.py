@@ -25,7 +25,7 @@ class _File:
 
     def __init__(self, file: Any, *, write: bool) -> None:
         self._descriptor: int | None = None
-        self._object: Any = None
+        self._object: Any = file
         if isinstance(file, (str, bytes, os.PathLike)):
             flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
             self._descriptor = os.open(file, flags | getattr(os, "O_BINARY", 0), 0o666)
@@ -33,7 +33,6 @@ class _File:
             # A descriptor of our own: the caller may close the object before its turn comes (M18).
             descriptor = _checked_object(file, write)
             self._descriptor = None if descriptor is None else os.dup(descriptor)
-            self._object = file
 
     def read_into(self, target: Bytes, at: int) -> int:
         """Fill the target from byte `at`; returns how much there was."""

@@ -19,7 +19,7 @@ from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
 from .submission import HELD, ISSUED, READY, RETIRED, Submission
 from .thread_state import thread_state
-from .timeline import TimelineState
+from .timeline import TimelineState, waiting_up_to_locked
 
 if TYPE_CHECKING:
     from ..driver import EpochTimeline
@@ -59,8 +59,7 @@ def _try_promises(submission: Submission) -> bool:
             if promised is None or submission._queued:
                 return False
             mine = submission._queued = True  # from here on nobody else may fire it
-            submission._promised = promised
-            submission._stage = READY
+            submission._promised = promised  # it stays held, and so in sight, until it is issued
         if issue(submission, _native_waits(promised)):
             with core_lock:
                 leave_waits_locked(submission)
@@ -159,9 +158,10 @@ def _promise(submission: Submission) -> None:
     assert timeline is not None
     with core_lock:
         _promise_locked(submission)
+        listened_to = _listened_to_locked(submission)
     device = submission._device
     device._count(submission, timeline)
-    if _listened_to(submission):
+    if listened_to:
         arm_submission(submission)
     if device._driver.promises:
         _offer(submission)
@@ -196,14 +196,17 @@ def _offer(producer: Submission) -> None:
     """Let the held submissions that wait for a newly issued one try to follow it onto the device."""
     offers: list[_Offer] = []
     with core_lock:
-        points = [(point._state, point.value) for point in producer._signals]
-        if producer._completion is not None:
-            points.append((producer._completion, 1))
-        for state, claimed in points:
-            for value, bucket in state.waiters.items():
-                if value <= claimed:
-                    offers += [_Offer(waiter) for waiter in bucket if _may_follow(waiter, producer)]
+        for state, claimed in _promised_by(producer):
+            waiters = waiting_up_to_locked(state, claimed)
+            offers += [_Offer(waiter) for waiter in waiters if _may_follow(waiter, producer)]
     thread_state.queue.extend(offers)
+
+
+def _promised_by(submission: Submission) -> list[tuple[TimelineState, int]]:
+    points = [(point._state, point.value) for point in submission._signals]
+    if submission._completion is not None:
+        points.append((submission._completion, 1))
+    return points
 
 
 def _may_follow(waiter: object, producer: Submission) -> TypeGuard[Submission]:
@@ -215,11 +218,20 @@ def _may_follow(waiter: object, producer: Submission) -> TypeGuard[Submission]:
     )
 
 
-def _listened_to(submission: Submission) -> bool:
+def _listened_to_locked(submission: Submission) -> bool:
+    """Whether anybody else waits at what a submission will signal: for its value, or a higher one that it may fail."""
     completion = submission._completion
     if completion is not None and completion.waiters:
         return True
-    return any(point._state.waiters for point in submission._signals)
+    return any(point._state.waiters and _others_wait_locked(point._state, submission) for point in submission._signals)
+
+
+def _others_wait_locked(state: TimelineState, submission: Submission) -> bool:
+    # A link of a chain on one semaphore still stands in line there itself, while it goes down on a promise.
+    if len(state.waiters) > 1:
+        return True
+    (bucket,) = state.waiters.values()
+    return len(bucket) > 1 or submission not in bucket
 
 
 def give_up(submission: Submission, error: BaseException) -> None:

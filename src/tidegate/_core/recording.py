@@ -52,6 +52,11 @@ class CommandBuffer:
     ends the recording, an exception discards it.
     """
 
+    # There once the recording has ended.
+    _recording: Recording
+    _prepared: Any
+    _cost: int | None
+
     def __init__(self, device: Device, one_shot: bool, label: str) -> None:
         self.device = device
         self.one_shot = one_shot
@@ -60,14 +65,12 @@ class CommandBuffer:
         self._touched: dict[Memory, bool] = {}  # memory -> whether it is written
         self._slot_spans: list[SlotSpan] = []
         self._slots_written: set[int] = set()
+        self._checked_when_bound: list[Work] = []
         self._barrier: int | None = None
         self._since_barrier: list[int] = []
         self._groups: list[str] = []
         self._state = "recording"
         self._used = False
-        self._recording: Recording | None = None
-        self._prepared: Any = None
-        self._cost: int | None = 0
         self._plain: Execute | None = None
 
     def __repr__(self) -> str:
@@ -100,8 +103,11 @@ class CommandBuffer:
         self._refuse_ended()
         if self._groups:
             raise FailedPreconditionError(f"{self.describe()}: group {self._groups[-1]!r} is still open")
+        # An execution looks at each different range once, however many commands name it (M31).
+        self._slot_spans = list(dict.fromkeys(self._slot_spans))
+        self._checked_when_bound = [command.work for command in self._commands if _is_checked_when_bound(command.work)]
         slots = max((span.index + 1 for span in self._slot_spans), default=0)
-        recording = Recording(tuple(self._commands), slots, self.label)
+        recording = Recording(tuple(self._commands), slots, self.label, self.one_shot)
         self._prepared = self.device._driver.prepare(recording)
         costs = [command.work.cost for command in self._commands]
         self._cost = None if None in costs else sum(cost or 0 for cost in costs)
@@ -330,25 +336,33 @@ class CommandBuffer:
                     table=len(table),
                 )
             span.bind(table)
-        for command in self._commands:
-            _check_bound(command.work, table)
+        for work in self._checked_when_bound:
+            _check_bound(work, table)
         written = [memory for memory, is_written in self._touched.items() if is_written]
         written += [table[index]._memory for index in self._slots_written]
         touched += [entry._memory for entry in table]
-        assert self._recording is not None
         return Execute(self._recording, self._prepared, table, self._cost), touched, written
+
+
+def _is_checked_when_bound(work: Work) -> bool:
+    """Whether slots leave something to check until they are filled."""
+    if isinstance(work, Fill):
+        return isinstance(work.target, SlotSpan)
+    if isinstance(work, Copy):
+        return isinstance(work.source, SlotSpan) or isinstance(work.target, SlotSpan)
+    return isinstance(work, DispatchIndirect) and isinstance(work.counts, SlotSpan)
 
 
 def _check_bound(work: Work, table: Sequence[Any]) -> None:
     """Check, now that the slots are filled, what could not be checked at recording."""
-    if isinstance(work, Fill) and isinstance(work.target, SlotSpan):
+    if isinstance(work, Fill):
         checked_fill(work.target.bind(table), work.pattern)
-    elif isinstance(work, Copy) and (isinstance(work.source, SlotSpan) or isinstance(work.target, SlotSpan)):
+    elif isinstance(work, Copy):
         source, target = work.source.bind(table), work.target.bind(table)
         if source.nbytes > target.nbytes:
             raise OutOfRangeError(f"copy: {source.nbytes} bytes of source do not fit {target.nbytes} bytes of target")
         checked_copy(source, target)
-    elif isinstance(work, DispatchIndirect) and isinstance(work.counts, SlotSpan):
+    elif isinstance(work, DispatchIndirect):
         counts = work.counts.bind(table)
         assert isinstance(counts, Buffer)
         checked_counts(counts._offset)

@@ -15,10 +15,11 @@ from . import process
 from .device import Device, open_devices
 
 _GROUP = "tidegate.drivers"
-_OWN = {"cpu": "tidegate.drivers.cpu:driver", "null": "tidegate.drivers.null:driver"}
-_ABSENT = {
-    "cuda": "the CUDA driver is not part of this version",
-    "metal": "the Metal driver is not part of this version",
+_OWN = {
+    "cpu": "tidegate.drivers.cpu:driver",
+    "cuda": "tidegate.drivers.cuda:driver",
+    "metal": "tidegate.drivers.metal:driver",
+    "null": "tidegate.drivers.null:driver",
 }
 _UNSUPPORTED = {"sim": "the simulator is not part of this version"}
 _PREFERENCE = ("cuda", "metal", "cpu")
@@ -53,7 +54,7 @@ def load_driver(name: str) -> Driver:
 
     Raises:
         NotFoundError: there is none of that name; the message lists the known ones.
-        UnsupportedError, DriverUnavailableError: the name is reserved for one that this version does not have.
+        UnsupportedError: the name is reserved for one that this version does not have.
 
     """
     with _lock:
@@ -73,8 +74,6 @@ def load_driver(name: str) -> Driver:
 def _unknown(name: str) -> Exception:
     if name in _UNSUPPORTED:
         return UnsupportedError(f"driver {name!r}: {_UNSUPPORTED[name]}")
-    if name in _ABSENT:
-        return DriverUnavailableError(f"driver {name!r}: {_ABSENT[name]}; use 'cpu'")
     known = ", ".join(sorted(_known()))
     return NotFoundError(f"there is no driver {name!r}; the known ones are: {known}", name=name)
 
@@ -82,8 +81,7 @@ def _unknown(name: str) -> Exception:
 def list_drivers() -> list[DriverInfo]:
     """Return every known driver: whether it can be used, if not why, and its devices. Opens nothing."""
     infos = []
-    known = _known()
-    for name in (*known, *(name for name in _ABSENT if name not in known)):
+    for name in _known():
         try:
             infos.append(load_driver(name).describe())
         except Exception as error:

@@ -68,6 +68,10 @@ class Semaphore(SemaphoreBase):
         except AttributeError:
             return  # the constructor refused
         if state.waiters and not state.process.forked:
+            # Until this returns the weak reference still finds what is being finalized, and a fast reaper would take
+            # that for an owner. One that was made anew meanwhile is left alone.
+            if state.owner is not None and state.owner() is self:
+                state.owner = None
             reaper.leave(_abandon, state)
 
     def __repr__(self) -> str:

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 class Starvation:
     """The allocations of one device that wait for memory, oldest first."""
 
+    _asked: bool
+    """Whether a try was asked for while one was going on."""
+
     def __init__(self, device: Workload) -> None:
         self._device = device
         self._waiting: dict[Submission, ResourceExhaustedError] = {}
         self._trying: dict[Submission, ResourceExhaustedError] = {}
-        self._asked = False
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        # One that is being tried starves still: memory that comes back meanwhile must not go unnoticed.
+        return bool(self._waiting or self._trying)
 
     def submissions(self) -> tuple[Submission, ...]:
         """Return what starves."""
@@ -61,7 +64,9 @@ class Starvation:
                     self._trying = {}
             if served or self._asked:
                 continue
-            if not hopeful:
+            if hopeful:
+                self._device._arm_for_room()  # nobody else may be listening for the end of what shall help
+            else:
                 self._give_up(waiting)
             return
 
@@ -74,8 +79,8 @@ class Starvation:
             try:
                 with core_lock:
                     self._waiting.pop(submission, None)
-                if submission._stage != RETIRED:
-                    issue(submission, ())
+                if submission._stage != RETIRED and not issue(submission, ()):
+                    self._device._put_off(submission)
             except BaseException:
                 if submission._stage != RETIRED and not submission.taken:
                     self._waiting[submission] = error

@@ -24,12 +24,13 @@ class Subscription:
     __slots__ = ("_error", "_function", "_phase", "_state", "_value")
 
     is_work = False
+    _error: BaseException | None
+    """Why it failed, if it did; there when it is due."""
 
     def __init__(self, state: TimelineState, value: int, function: Callable[..., object]) -> None:
         self._state = state
         self._value = value
         self._function: Callable[..., object] | None = function
-        self._error: BaseException | None = None
         self._phase = _ARMED
 
     def due(self, state: TimelineState, error: BaseException | None, out: deque[Firing]) -> None:

@@ -133,6 +133,19 @@ def remove_waiter_locked(state: TimelineState, value: int, waiter: Waiter) -> No
     settle_locked(state)
 
 
+def waiting_up_to_locked(state: TimelineState, limit: int) -> list[Waiter]:
+    """Return who waits for a value up to `limit`. Down the heap, so that those above cost nothing."""
+    values = state.values
+    found: dict[Waiter, None] = {}  # a value may stand in the heap twice
+    places = [0]
+    while places:
+        place = places.pop()
+        if place < len(values) and values[place] <= limit:
+            found.update(state.waiters.get(values[place], ()))
+            places += (2 * place + 1, 2 * place + 2)
+    return list(found)
+
+
 def settle_locked(state: TimelineState) -> None:
     """Say whether the timeline is calm."""
     state.calm = GIL and not (state.waiters or state.claims or state.failure is not None)

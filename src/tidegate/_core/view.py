@@ -10,14 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidArgumentError, UnsupportedError
-from .buffer import LIVE, Buffer, Memory, checked_shape
+from . import dlpack
+from .buffer import Buffer, Memory, checked_shape
 from .process import in_child
 
 if TYPE_CHECKING:
+    from ..driver import Interop
     from .device import Device
     from .submission import Submission
 
 _DLPACK_CPU = 1
+_DLPACK_CUDA = 2
+_DLPACK_HOST = (_DLPACK_CPU, 3)
+"""Ordinary and page-locked memory."""
 
 
 class BufferView:
@@ -54,15 +59,32 @@ class BufferView:
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
+        interop = self._interop()
+        if interop is not None:
+            return dlpack.export(self, interop, options)
         if options.get("stream") is not None:
             raise UnsupportedError(f"{self.buffer!r} is host memory: a stream to order by means nothing here")
         options.pop("stream", None)
         return self._array().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        interop = self._interop()
+        if interop is not None:
+            return interop.dlpack_device
         if self.buffer._visible() is None:
             raise UnsupportedError(f"{self.buffer!r} cannot be seen by the host")
         return (_DLPACK_CPU, 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        interop = self._interop()
+        if interop is None or interop.dlpack_device[0] != _DLPACK_CUDA:
+            raise AttributeError(f"{self.buffer!r} is not memory of a CUDA device")
+        return dlpack.cuda_array_interface(self, interop)
+
+    def _interop(self) -> Interop | None:
+        """How other libraries take this memory where it lies; None for memory that the host sees."""
+        return self.buffer.device._driver.interop if self.buffer.memory == "device" else None
 
 
 class _SharedDevice:
@@ -104,20 +126,32 @@ def from_dlpack(x: Any, device: Device | None = None) -> BufferView:
         return x
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack takes an object with __dlpack__, not {type(x).__name__}")
-    place = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (_DLPACK_CPU, 0)
-    if place[0] != _DLPACK_CPU:
-        raise UnsupportedError(f"from_dlpack: no open device owns memory of DLPack device {tuple(place)}")
+    place = tuple(x.__dlpack_device__()) if hasattr(x, "__dlpack_device__") else (_DLPACK_CPU, 0)
+    if place[0] not in _DLPACK_HOST:
+        return dlpack.adopt(x, _owner(place, device))
     try:
         array = np.from_dlpack(x)
     except (BufferError, RuntimeError, TypeError):
         array = np.asarray(x)  # a read-only array: NumPy exports it by its own protocol only
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
+    # A copy of what lies scattered, and of what is read-only: any work that names a buffer may write to it.
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        array = np.array(array, order="C")
     owner = _shared.get() if device is None else device
     memory = Memory(owner, array.nbytes, "shared", "imported")
     memory.commit(owner._driver.wrap(array.reshape(-1).view(np.uint8)))
-    memory.phase = LIVE
     return BufferView(Buffer(memory, 0, array.nbytes, root=True), array.dtype, array.shape)
+
+
+def _owner(place: tuple[int, ...], device: Device | None) -> Device:
+    """Return the open device that owns memory of a DLPack device."""
+    from .device import open_devices
+
+    for candidate in open_devices() if device is None else [device]:
+        interop = candidate._driver.interop
+        if interop is not None and interop.dlpack_device == place and candidate._refusal is None:
+            return candidate
+    where = "no open device" if device is None else f"{device.describe()} is not the one that"
+    raise UnsupportedError(f"from_dlpack: {where} owns memory of DLPack device {place}")
 
 
 def pinned_empty(

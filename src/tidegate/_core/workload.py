@@ -198,6 +198,7 @@ class Workload:
         """Try the oldest that was put off. False: there is none, or still no room."""
         submission: Submission | None = None
         taken = False
+        retired = self._retired
         try:
             with core_lock:
                 if not self._backlog:
@@ -212,7 +213,8 @@ class Workload:
                     self._backlog.appendleft(submission)
                     self._issued.pop(submission, None)
                 self._arm_for_room()
-        return taken
+        # Who ended something meanwhile found nothing put off here, and will not come again.
+        return taken or self._retired != retired
 
     def _why_not_issued(self, submission: Submission) -> str:
         if submission in self._starvation.submissions():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._wrong_use import writable_file, wrong_use
+from ._wrong_use import json_option, wrong_use
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,14 +23,7 @@ QUICK_SECONDS, FULL_SECONDS = 0.6, 6.0
 
 @click.command()
 @click.option("--device", metavar="URI", help="Which device; default: the best one present.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, writable=True),
-    callback=writable_file,
-    metavar="FILE",
-    help="Write all numbers.",
-)
+@json_option("Write all numbers.")
 @click.option("--quick", is_flag=True, help="Fewer rounds and smaller crowds, in less than a minute.")
 @click.option("--case", "names", multiple=True, metavar="NAME", help="Only this case; may be given more than once.")
 def bench(device: str | None, json_file: str | None, quick: bool, names: tuple[str, ...]) -> int:

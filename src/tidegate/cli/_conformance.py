@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ._wrong_use import writable_file, wrong_use
+from ._wrong_use import json_option, wrong_use
 
 STATUS = {0: 0, 4: 2}
 """Ours for pytest's: passed, and wrong use of its options. Everything else is a failure."""
@@ -13,14 +13,7 @@ STATUS = {0: 0, 4: 2}
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--driver", required=True, metavar="NAME", help="Which driver to test: cpu, null, or one you registered.")
 @click.option("--require", is_flag=True, help="Fail if the driver is not available, instead of skipping.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, writable=True),
-    callback=writable_file,
-    metavar="FILE",
-    help="Write the outcomes as JSON.",
-)
+@json_option("Write the outcomes as JSON.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST ARGUMENTS]...")
 def conformance(driver: str, require: bool, json_file: str | None, arguments: tuple[str, ...]) -> int:
     """Run the conformance suite against a driver."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -23,7 +26,13 @@ def wrong_use(option: str) -> Iterator[None]:
         raise click.UsageError(f"{option}: {error}") from error
 
 
-def writable_file(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def json_option(help: str) -> Callable[[F], F]:
+    """Return the option `--json FILE`, for a file that can be written."""
+    path = click.Path(dir_okay=False, writable=True)
+    return click.option("--json", "json_file", type=path, callback=_in_a_folder, metavar="FILE", help=help)
+
+
+def _in_a_folder(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse a file whose folder is not there before the work that is to fill it, not after."""
     if value is not None and not Path(value).absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder for {value!r}", param_hint=parameter.opts[0])

@@ -1,9 +1,9 @@
 """The conformance suite: what every driver must do, as tests that ship with the package.
 
 `tidegate conformance --driver NAME` runs it; `run` does the same from Python. A driver joins with a `Subject`
-(`subjects`), the fixtures are in `plugin`, the kernels in `kernels`, blocking work in `latches`. The test modules use
-public names only, and each test is marked with the rules of the model it proves; `table` turns the results into the
-table of the documentation.
+(`subjects`), the fixtures are in `plugin`, the kernels in `kernels`, blocking work in `latches`, and what tests look at
+things with in `witnesses` and `buffers`. The test modules, one per topic, use public names only; each test is marked
+with the rules of the model it proves; `table` turns the results into the table of the documentation.
 """
 
 from __future__ import annotations

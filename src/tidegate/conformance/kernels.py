@@ -92,6 +92,14 @@ def _copy_counts(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]
     _words(bindings[1])[:3] = _words(bindings[0])[:3]
 
 
+def _twice(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]) -> None:
+    _floats(bindings[0])[: _reach(workgroups, constants[0])] *= np.float32(2)
+
+
+def _negate(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]) -> None:
+    _floats(bindings[0])[: _reach(workgroups, constants[0])] *= np.float32(-1)
+
+
 def _fault(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]) -> None:
     raise KernelFault("this kernel always fails")
 
@@ -222,7 +230,15 @@ add = _kernel("add", _add, 3, [np.uint32], WIDTH)
 increment = _kernel("increment", _increment, 1, [np.uint32], WIDTH)
 write_ids = _kernel("write_ids", _write_ids, 1, [], 1)
 copy_counts = _kernel("copy_counts", _copy_counts, 2, [], 1)
-fault = tg.Kernel("fault", cpu=_fault, bindings=0, constants=[], workgroup=(1, 1, 1))
+#: On a real GPU it would take more than its own submission with it; only the simulated Metal runs that source.
+fault = tg.Kernel(
+    "fault",
+    cpu=_fault,
+    metal=f"{_METAL_HEAD}\nkernel void fault() {{ }}",
+    bindings=0,
+    constants=[],
+    workgroup=(1, 1, 1),
+)
 
 #: Source text with two entry points, `twice` and `negate` (f32 x in place; u32 n), by language.
 TWO_ENTRY_POINTS: Mapping[str, str] = {
@@ -239,12 +255,19 @@ kernel void negate(device float *x [[buffer(0)]], constant uint &n [[buffer(1)]]
     if (i < n) x[i] = -x[i]; }}""",
 }
 
+#: What the entry points of `TWO_ENTRY_POINTS` do, in Python, by name: for simulated devices.
+HOST_FUNCTIONS: Mapping[str, PythonKernel] = {"twice": _twice, "negate": _negate}
+
 #: Source text that does not compile, by language; the undeclared name is to be found in the log.
 DOES_NOT_COMPILE: Mapping[str, str] = {
     "cpu": "tidegate_kernel void broken(float *x) { x[0] = an_undeclared_name; }",
     "cuda": 'extern "C" __global__ void broken(float *x) { x[0] = an_undeclared_name; }',
     "metal": "kernel void broken(device float *x [[buffer(0)]]) { x[0] = an_undeclared_name; }",
 }
+
+
+#: Every kernel of this module.
+ALL = (scale_offset, affine, saxpy, add, increment, write_ids, copy_counts, fault)
 
 
 def load(device: tg.Device, kernel: tg.Kernel) -> tg.Function:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     from .latches import Latch
     from .subjects import Subject
+    from .witnesses import Log
+
+# Their asserts tell as much as those of the tests that call them.
+pytest.register_assert_rewrite(f"{__package__}.buffers", f"{__package__}.witnesses")
 
 SUITE = Path(__file__).parent
 
@@ -237,6 +241,12 @@ def second_queue(device: tg.Device) -> tg.Queue:
 
 
 @pytest.fixture
+def small_device(open_device: Callable[..., tg.Device]) -> tg.Device:
+    """A device whose pools may hold 4 MiB."""
+    return open_device(memory="4MiB")
+
+
+@pytest.fixture
 def kernels() -> ModuleType:
     """The module `kernels`: the suite's kernels in every language."""
     from . import kernels
@@ -254,6 +264,14 @@ def latch(subject: Subject, request: pytest.FixtureRequest) -> Iterator[Latch]:
     made = Latch(subject.blocker or block_by_python_kernel)
     yield made
     made.open_all()
+
+
+@pytest.fixture
+def log() -> Log:
+    """A log that host calls write."""
+    from .witnesses import Log
+
+    return Log()
 
 
 @pytest.fixture

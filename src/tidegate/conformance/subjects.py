@@ -17,10 +17,11 @@ Patterns are shell patterns over `module::test`, for example `test_mapping::test
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,84 @@ def streams() -> Subject:
     )
 
 
+_CUDA_LACKS = {
+    "map_device": "device memory is out of the host's sight",
+    "fault": "a kernel that faults takes the whole device with it, for the life of the process",
+}
+
+
+def _cuda(name: str, uri: str) -> Subject:
+    from .latches import block_by_watched_memory
+
+    return Subject(name, uri, language="cuda", blocker=block_by_watched_memory, lacks=_CUDA_LACKS)
+
+
+def cuda(name: str = "cuda", options: str = "") -> Subject:
+    """The first CUDA device, in one of its forms."""
+    return _cuda(name, f"cuda?{options}" if options else "cuda")
+
+
+def cuda_simulated(name: str = "cuda-simulated", options: str = "") -> Subject:
+    """The CUDA driver over a simulated native layer, which behaves as a real card was recorded to."""
+    from tidegate.testing import register_cuda_simulated
+
+    register_cuda_simulated()
+    return _cuda(name, f"cuda-simulated?{options}" if options else "cuda-simulated")
+
+
+#: The forms of the CUDA driver that the suite runs on their own, and the options that ask for them.
+CUDA_FORMS: Mapping[str, str] = {
+    "": "",
+    "-graph": "commands=graph",
+    "-stream": "commands=stream",
+    "-events": "epochs=events",
+    "-python": "submit=python",
+    "-release": "gil=release",
+}
+
+
+_METAL_LACKS = {"map_device": "private storage is out of the host's sight"}
+
+
+def metal() -> Subject:
+    """The first GPU that Metal knows."""
+    from .latches import block_by_shared_event
+
+    unsafe = "a kernel that faults on a real GPU may disturb others' work on it"
+    return Subject(
+        "metal", "metal", language="metal", blocker=block_by_shared_event, lacks={**_METAL_LACKS, "fault": unsafe}
+    )
+
+
+def metal_simulated() -> Subject:
+    """The Metal driver over a simulated Metal, which follows Apple's rules and watches over them."""
+    from tidegate.testing import register_metal_simulated
+    from tidegate.testing.metal_device import native
+
+    from . import kernels
+    from .latches import block_by_shared_event
+
+    register_metal_simulated()
+    native.register_kernels(kernels.ALL)
+    for name, function in kernels.HOST_FUNCTIONS.items():
+        native.register(name, function)
+    return Subject(
+        "metal-simulated",
+        "metal-simulated",
+        language="metal",
+        blocker=block_by_shared_event,
+        lacks=_METAL_LACKS,
+        around=partial(_watching, native),
+    )
+
+
+@contextmanager
+def _watching(native: Any) -> Iterator[None]:
+    """Fail the run if a rule of the simulated Metal was broken, whatever the tests saw of it."""
+    yield
+    native.check()
+
+
 def null() -> Subject:
     """The driver that does no work: all that stands above the seam still holds."""
     from .latches import block_by_host_call
@@ -146,12 +225,12 @@ def null() -> Subject:
 
 
 def faulty(fault: str) -> Subject:
-    """The CPU device with a fault of `tidegate.testing.faulty`: a subject that must fail, as `faulty-NAME`."""
+    """A device with a fault of `tidegate.testing.faulty`: a subject that must fail, as `faulty-NAME`."""
     from tidegate.testing.faulty import FAULTS
 
     if fault not in FAULTS:
         raise tg.InvalidArgumentError(f"there is no fault {fault!r}; the faults are {', '.join(FAULTS)}")
-    return replace(cpu(), name=f"faulty-{fault}", around=FAULTS[fault].apply)
+    return replace(BUILT_IN[FAULTS[fault].base](), name=f"faulty-{fault}", around=FAULTS[fault].apply)
 
 
 #: The subjects that come with Tidegate. A function each, so that asking for one imports no other driver.
@@ -160,6 +239,13 @@ BUILT_IN: Mapping[str, Callable[[], Subject]] = {
     "cpu-one-worker": cpu_one_worker,
     "streams": streams,
     "null": null,
+    "metal": metal,
+    "metal-simulated": metal_simulated,
+    **{f"cuda{form}": partial(cuda, f"cuda{form}", options) for form, options in CUDA_FORMS.items()},
+    **{
+        f"cuda-simulated{form}": partial(cuda_simulated, f"cuda-simulated{form}", options)
+        for form, options in CUDA_FORMS.items()
+    },
 }
 
 

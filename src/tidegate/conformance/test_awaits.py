@@ -7,101 +7,17 @@ import gc
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 import tidegate as tg
 
-from .latches import LIMIT
+from .latches import LIMIT, Latch
+from .loops import Asyncio, Loop, Trio
 from .threads import all_at_once, background
 
 pytestmark = pytest.mark.rules("M11")
-
-
-class Loop(Protocol):
-    """What the tests need of an async library."""
-
-    def run(self, main: Callable[[], Awaitable[Any]]) -> Any:
-        """Run `main` in a loop of its own, with a limit."""
-
-    async def together(self, *functions: Callable[[], Awaitable[Any]]) -> None:
-        """Run the functions as tasks and wait for all of them."""
-
-    async def settle(self) -> None:
-        """Let every other task run until it waits for something."""
-
-    async def give_up(self, function: Callable[[], Awaitable[Any]], meanwhile: Callable[[], object]) -> bool:
-        """Start a task, let it wait, do something, cancel it; whether the cancellation came through."""
-
-
-class Asyncio:
-    def run(self, main: Callable[[], Awaitable[Any]]) -> Any:
-        async def limited() -> Any:
-            async with asyncio.timeout(LIMIT):
-                return await main()
-
-        # In debug mode a loop refuses to be woken from a foreign thread in a way that is not safe.
-        return asyncio.run(limited(), debug=True)
-
-    async def together(self, *functions: Callable[[], Awaitable[Any]]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for function in functions:
-                group.create_task(_coroutine(function))
-
-    async def settle(self) -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    async def give_up(self, function: Callable[[], Awaitable[Any]], meanwhile: Callable[[], object]) -> bool:
-        task = asyncio.create_task(_coroutine(function))
-        await self.settle()
-        meanwhile()
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            return True
-        return False
-
-
-async def _coroutine(function: Callable[[], Awaitable[Any]]) -> Any:
-    return await function()
-
-
-class Trio:
-    def __init__(self) -> None:
-        self._trio = pytest.importorskip("trio")
-        pytest.importorskip("trio.testing")
-
-    def run(self, main: Callable[[], Awaitable[Any]]) -> Any:
-        async def limited() -> Any:
-            with self._trio.fail_after(LIMIT):
-                return await main()
-
-        return self._trio.run(limited)
-
-    async def together(self, *functions: Callable[[], Awaitable[Any]]) -> None:
-        async with self._trio.open_nursery() as nursery:
-            for function in functions:
-                nursery.start_soon(function)
-
-    async def settle(self) -> None:
-        await self._trio.testing.wait_all_tasks_blocked()
-
-    async def give_up(self, function: Callable[[], Awaitable[Any]], meanwhile: Callable[[], object]) -> bool:
-        scope = self._trio.CancelScope()
-
-        async def cancellable() -> None:
-            with scope:
-                await function()
-
-        async with self._trio.open_nursery() as nursery:
-            nursery.start_soon(cancellable)
-            await self.settle()
-            meanwhile()
-            scope.cancel()
-        return bool(scope.cancelled_caught)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -484,6 +400,21 @@ def test_a_submission_can_be_awaited(loop: Loop, queue: tg.Queue) -> None:
     async def opens() -> None:
         await loop.settle()
         gate.signal(1)
+
+    loop.run(lambda: loop.together(waits, opens))
+
+
+@pytest.mark.rules("M4", "M11")
+def test_an_await_is_woken_by_a_running_device_that_nobody_looks_at(loop: Loop, queue: tg.Queue, latch: Latch) -> None:
+    work = latch.block(queue)
+    latch.wait_until_running()
+
+    async def waits() -> None:
+        await work
+
+    async def opens() -> None:
+        await loop.settle()
+        latch.open()
 
     loop.run(lambda: loop.together(waits, opens))
 

@@ -10,15 +10,10 @@ import pytest
 
 import tidegate as tg
 
+from .buffers import GUARD, guarded
 from .latches import LIMIT
 
-GUARD = 0xCD
-
 pytestmark = [pytest.mark.rules("M14", "M16", "M27"), pytest.mark.needs("work")]
-
-
-def guarded(device: tg.Device, nbytes: int) -> tg.Buffer:
-    return device.upload(np.full(nbytes, GUARD, np.uint8))
 
 
 def numbered(nbytes: int) -> bytes:

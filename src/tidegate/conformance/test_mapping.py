@@ -11,21 +11,14 @@ import pytest
 
 import tidegate as tg
 
+from .buffers import GUARD, ready
 from .latches import LIMIT
 
 pytestmark = [pytest.mark.rules("M25"), pytest.mark.needs("work")]
 
-GUARD = 0xCD
-
 
 def shared(device: tg.Device, data: Any) -> tg.Buffer:
     return device.upload(np.asarray(data), memory="shared")
-
-
-def ready(array: tg.Buffer | tg.BufferView) -> tg.Submission:
-    """The submission that commits a queue-ordered buffer."""
-    assert array.ready is not None
-    return array.ready
 
 
 def counted(device: tg.Device, nbytes: int = 64) -> tg.Buffer:

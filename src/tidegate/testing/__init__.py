@@ -8,7 +8,7 @@ from .._core.device import Device
 from .._core.registry import register_driver
 from ..errors import DeadlineExceededError, DeviceLostError
 
-__all__ = ["Latch", "lose_device", "register_streams"]
+__all__ = ["Latch", "lose_device", "register_cuda_simulated", "register_metal_simulated", "register_streams"]
 
 
 def lose_device(device: Device, error: BaseException | None = None) -> None:
@@ -19,6 +19,16 @@ def lose_device(device: Device, error: BaseException | None = None) -> None:
 def register_streams() -> None:
     """Make the driver `streams` known: in-order streams, epochs and promises, on the CPU."""
     register_driver("streams", "tidegate.testing.streams:driver")
+
+
+def register_cuda_simulated() -> None:
+    """Make the driver `cuda-simulated` known: the CUDA driver over a native layer that needs no GPU."""
+    register_driver("cuda-simulated", "tidegate.testing.cuda_simulated:driver")
+
+
+def register_metal_simulated() -> None:
+    """Make the driver `metal-simulated` known: the Metal driver over a simulated Metal that needs no Mac."""
+    register_driver("metal-simulated", "tidegate.testing.metal_device:driver")
 
 
 class Latch:

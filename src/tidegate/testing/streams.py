@@ -11,31 +11,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tidegate._core.background import report_unraisable
-from tidegate.driver import (
-    DeviceRequest,
-    Driver,
-    DriverDevice,
-    DriverPool,
-    DriverQueue,
-    EpochTimeline,
-    Signature,
-    Sink,
-    Storage,
-    Ticket,
-    Work,
-)
-from tidegate.drivers.cpu import executable
+from tidegate.driver import DeviceRequest, Driver, DriverQueue, EpochTimeline, Sink, Ticket, Work, parse_size
 from tidegate.drivers.cpu.command_buffer import PLANS
-from tidegate.drivers.cpu.memory import Block, CpuPool, CpuStorage, WrappedStorage
-from tidegate.drivers.cpu.workers import Workers
+from tidegate.drivers.cpu.device import CpuDevice
+from tidegate.drivers.cpu.memory import Block, CpuPool, CpuStorage
 from tidegate.errors import InvalidArgumentError
-from tidegate.types import DeviceInfo, DriverInfo, MemoryKind
+from tidegate.types import DeviceInfo, DriverInfo
 
 STREAMS = 8
 ENTRIES = 64
@@ -77,7 +62,7 @@ class Stream(EpochTimeline):
         return self.reached == self.issued
 
     def outcome(self, epoch: int) -> BaseException | None:
-        return self._failures.pop(epoch, None)
+        return self._failures.get(epoch)  # two threads may ask
 
     def arm(self, epoch: int) -> None:
         with self._changed:
@@ -142,7 +127,7 @@ class StreamQueue(DriverQueue):
             if chosen is None:
                 return False
             # Nothing that could block or call back happens under the lock: plans only look up memory.
-            step = PLANS[type(work)](device, work, ())  # type: ignore[arg-type]
+            step = PLANS[type(work)](device, work, ())
             stream, native = chosen
             stream.push(ticket, step, native)
         return True
@@ -162,59 +147,35 @@ class StreamQueue(DriverQueue):
         return idle[0], open_waits
 
 
-class StreamsDevice(DriverDevice):
+class StreamsDevice(CpuDevice):
     """Streams over the CPU driver's memory and kernels."""
 
     promises = True
-    sink: Sink
+    make_pool = _Pool
 
     def __init__(self, info: DeviceInfo, budget: int | None) -> None:
-        self.info = info
-        self.workers = Workers(1, "tidegate-streams-worker")
+        super().__init__(info, workers=1, budget=budget)
         self.changed = threading.Condition()
         self.stopped = False
-        self._pool = _Pool(budget)
         self.streams = [Stream(self, index) for index in range(STREAMS)]
 
     def connect(self, sink: Sink) -> None:
-        self.sink = sink
-        self._pool.sink = sink
+        super().connect(sink)
         for stream in self.streams:
             stream.sink = sink
 
     def queue(self, kind: str, priority: int) -> DriverQueue:
         return StreamQueue(self)
 
-    def allocate(self, nbytes: int, memory: MemoryKind, pool: DriverPool | None = None) -> Storage:
-        chosen = self._pool if pool is None else pool
-        assert isinstance(chosen, CpuPool)
-        return chosen.allocate(nbytes, memory)
-
-    def wrap(self, array: npt.NDArray[np.uint8]) -> Storage:
-        return WrappedStorage(array)
-
-    def create_pool(self, budget: int | None) -> CpuPool:
-        pool = _Pool(budget)
-        pool.sink = self.sink
-        return pool
-
-    @property
-    def default_pool(self) -> CpuPool:
-        return self._pool
-
-    def load(
-        self, source: Any, *, signature: Signature | None, format: str | None, options: Sequence[str]
-    ) -> dict[str, Any]:
-        return dict(executable.load(source, signature=signature, format=format, options=options))
-
-    def trim(self) -> None:
-        self._pool.trim()
+    def poll(self) -> bool:
+        # What a stream runs is the stream's: a waiter does nothing of it.
+        return False
 
     def close(self) -> None:
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
-        self.workers.stop(1.0)
+        super().close()
 
 
 class StreamsDriver(Driver):
@@ -229,8 +190,6 @@ class StreamsDriver(Driver):
         options: Mapping[str, str] = request.options
         if set(options) - {"memory"}:
             raise InvalidArgumentError(f"device {request.uri!r}: unknown option; the known one is memory")
-        from tidegate.drivers.cpu import parse_size
-
         return StreamsDevice(self._info(request.uri), parse_size(request.uri, options.get("memory")))
 
     def _info(self, uri: str) -> DeviceInfo:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tidegate._core import kernel_cache
 from tidegate.drivers.cpu import c_cache, c_compiler, c_source
 from tidegate.drivers.cpu.c_reflect import find_entries
 from tidegate.drivers.cpu.c_source import CFunction, compile_source
@@ -720,7 +721,7 @@ def test_the_cache_is_where_the_environment_says(variables, expected, monkeypatc
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert str(c_cache._wanted_directory()) == expected
+    assert str(kernel_cache.wanted_directory("cpu")) == expected
 
 
 def test_comments_and_strings_hide_nothing_that_follows_them():

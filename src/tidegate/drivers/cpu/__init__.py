@@ -11,12 +11,10 @@ import os
 import platform
 from collections.abc import Mapping
 
-from tidegate.driver import DeviceRequest, Driver
+from tidegate.driver import DeviceRequest, Driver, parse_size
 from tidegate.drivers.cpu.device import CpuDevice
 from tidegate.errors import InvalidArgumentError, NotFoundError
 from tidegate.types import DeviceInfo, DriverInfo
-
-_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 class CpuDriver(Driver):
@@ -55,19 +53,6 @@ def _count(uri: str, text: str | None) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
         raise InvalidArgumentError(f"device {uri!r}: workers is {text!r}, and must be a number in 1..1024")
     return int(text)
-
-
-def parse_size(uri: str, text: str | None) -> int | None:
-    """Return a size option in bytes: a number, or one with B, KiB, MiB or GiB."""
-    if text is None:
-        return None
-    digits = text.rstrip("BKMGIbkmgi")
-    unit = text[len(digits) :].upper()
-    if not digits.isascii() or not digits.isdigit() or unit not in _UNITS:
-        raise InvalidArgumentError(
-            f"device {uri!r}: memory is {text!r}, and must be a size as 64MiB or a number of bytes"
-        )
-    return int(digits) * _UNITS[unit]
 
 
 def _memory_bytes() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.driver import DriverDevice, DriverPool, DriverQueue, Recording, Signature, Sink, Storage
+from tidegate.driver import DriverDevice, DriverPool, DriverQueue, Signature, Sink, Storage
 from tidegate.drivers.cpu import executable
 from tidegate.drivers.cpu.memory import CpuPool, WrappedStorage
 from tidegate.drivers.cpu.queue import CpuQueue
@@ -24,11 +24,12 @@ class CpuDevice(DriverDevice):
     """Worker threads and host memory."""
 
     sink: Sink
+    make_pool: type[CpuPool] = CpuPool
 
     def __init__(self, info: DeviceInfo, workers: int, budget: int | None) -> None:
         self.info = info
         self.workers = Workers(workers, "tidegate-cpu")
-        self._pool = CpuPool(budget)
+        self._pool = self.make_pool(budget)
 
     def connect(self, sink: Sink) -> None:
         self.sink = sink
@@ -47,7 +48,7 @@ class CpuDevice(DriverDevice):
         return WrappedStorage(array)
 
     def create_pool(self, budget: int | None) -> CpuPool:
-        pool = CpuPool(budget)
+        pool = self.make_pool(budget)
         pool.sink = self.sink
         return pool
 
@@ -59,9 +60,6 @@ class CpuDevice(DriverDevice):
         self, source: Any, *, signature: Signature | None, format: str | None, options: Sequence[str]
     ) -> dict[str, Any]:
         return dict(executable.load(source, signature=signature, format=format, options=options))
-
-    def prepare(self, recording: Recording) -> None:
-        return None
 
     def poll(self) -> bool:
         return self.workers.steal()

@@ -1,4 +1,4 @@
-"""Wrong drivers: each the CPU driver with one fault, as a maintainer or a porter could really make it.
+"""Wrong drivers: each a right one with one fault, as a maintainer or a porter could really make it.
 
 They prove the conformance suite. Each fault names the test that must catch it, and a test of ours applies each, runs
 that one test, and sees it fail. To look at one: `tidegate conformance --driver faulty-NAME`.
@@ -9,12 +9,13 @@ that one test, and sees it fail. To look at one: `tidegate conformance --driver 
         ...
 
 Much of what a driver inherits lives in the core, so most faults are there: they stand for what a driver with its own
-idea of the matter would do. One module per area; `fault` has the machinery.
+idea of the matter would do. Most are faults of the CPU driver; those of epochs and promises, which it does not have, of
+`tidegate.testing.streams`. One module per area; `fault` has the machinery.
 """
 
 from __future__ import annotations
 
-from . import commands, ends, failures, host_calls, memory, staging, submissions, timelines, transfers, waits
+from . import commands, ends, failures, host_calls, memory, promises, staging, submissions, timelines, transfers, waits
 from .fault import FAULTS, Fault, Patch
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "failures",
     "host_calls",
     "memory",
+    "promises",
     "staging",
     "submissions",
     "timelines",

@@ -102,7 +102,7 @@ def records_what_it_refuses(patch: Patch) -> None:
     patch.method(CommandBuffer, "fill", fill)
 
 
-@fault("M26", "M31", killed_by="test_commands::test_execute_counts_as_a_write_of_every_binding")
+@fault("M26", "M31", killed_by="test_bindings::test_execute_counts_as_a_write_of_every_binding")
 def forgets_that_execute_writes(patch: Patch) -> None:
     """Host reads are not ordered after the command buffers that write."""
     real = CommandBuffer._execute
@@ -117,7 +117,7 @@ def forgets_that_execute_writes(patch: Patch) -> None:
 # Bindings -----------------------------------------------------------------------------------------------------------
 
 
-@fault("M31", "M18", killed_by="test_commands::test_the_binding_table_is_captured_during_the_call")
+@fault("M31", "M18", killed_by="test_bindings::test_the_binding_table_is_captured_during_the_call")
 def captures_the_table_late(patch: Patch) -> None:
     """The binding table is read when the work is issued, from the caller's own list."""
     real = CommandBuffer._execute
@@ -146,7 +146,7 @@ def shares_one_table(patch: Patch) -> None:
     patch.method(CommandBuffer, "_execute", execute)
 
 
-@fault("M31", "M16", killed_by="test_commands::test_a_slot_without_an_entry_is_refused_at_execute")
+@fault("M31", "M16", killed_by="test_bindings::test_a_slot_without_an_entry_is_refused_at_execute")
 def binds_nothing_to_an_empty_slot(patch: Patch) -> None:
     """A slot without an entry gets some memory that nobody looks at."""
     real = CommandBuffer._execute

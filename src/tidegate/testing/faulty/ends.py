@@ -98,7 +98,7 @@ def looks_healthy_when_lost(patch: Patch) -> None:
 # A forked child -----------------------------------------------------------------------------------------------------
 
 
-@fault("M37", killed_by="test_lifetimes::test_a_forked_child_is_refused_what_its_parent_made_and_takes_nothing_away")
+@fault("M37", killed_by="test_process_ends::test_a_forked_child_is_refused_what_its_parent_made_and_takes_nothing_away")
 def takes_a_fork_for_a_thread(patch: Patch) -> None:
     """A forked child may use what its parent made."""
     patch.function(process.refuse_forked, lambda owner, what: None)

@@ -15,7 +15,8 @@ from .submissions import held_on
 
 
 @fault(
-    "M17", killed_by="test_submission::test_a_failed_wait_fails_exactly_the_dependents_and_nothing_else_on_that_queue"
+    "M17",
+    killed_by="test_failure::test_a_failed_wait_fails_exactly_the_dependents_and_nothing_else_on_that_queue",
 )
 def runs_after_a_failed_wait(patch: Patch) -> None:
     """A wait that is over sets the work free, however it ended."""
@@ -37,7 +38,7 @@ def runs_and_then_fails(patch: Patch) -> None:
     patch.function(real, launch)
 
 
-@fault("M17", "M21", killed_by="test_submission::test_a_failed_submission_in_wait_passes_its_own_error_on")
+@fault("M17", "M21", killed_by="test_failure::test_a_failed_submission_in_wait_passes_its_own_error_on")
 def replaces_the_first_cause(patch: Patch) -> None:
     """A submission whose wait failed fails with an error of its own, and the first cause is lost on the way."""
     real = issuing.launch
@@ -51,7 +52,8 @@ def replaces_the_first_cause(patch: Patch) -> None:
 
 
 @fault(
-    "M7", killed_by="test_submission::test_submitting_against_a_failed_wait_never_raises_and_fails_with_the_first_cause"
+    "M7",
+    killed_by="test_failure::test_submitting_against_a_failed_wait_never_raises_and_fails_with_the_first_cause",
 )
 def refuses_to_wait_for_what_has_failed(patch: Patch) -> None:
     """Submitting against a semaphore that has failed raises, or not, depending on who was faster."""
@@ -68,7 +70,8 @@ def refuses_to_wait_for_what_has_failed(patch: Patch) -> None:
 
 
 @fault(
-    "M17", killed_by="test_submission::test_a_failed_wait_fails_exactly_the_dependents_and_nothing_else_on_that_queue"
+    "M17",
+    killed_by="test_failure::test_a_failed_wait_fails_exactly_the_dependents_and_nothing_else_on_that_queue",
 )
 def takes_unrelated_work_along(patch: Patch) -> None:
     """A submission that fails takes what else is held on its queue with it."""
@@ -83,7 +86,10 @@ def takes_unrelated_work_along(patch: Patch) -> None:
     patch.function(real, launch)
 
 
-@fault("M21", killed_by="test_submission::test_a_failure_that_nobody_looked_at_is_reported_once_when_it_is_collected")
+@fault(
+    "M21",
+    killed_by="test_failure::test_a_failure_that_nobody_looked_at_is_reported_once_when_it_is_collected",
+)
 def says_nothing_of_a_failure_nobody_saw(patch: Patch) -> None:
     """A failed submission that is dropped is dropped in silence."""
     patch.method(submission._Unseen, "__del__", lambda self: None)
@@ -104,14 +110,14 @@ def runs_what_was_cancelled(patch: Patch) -> None:
     patch.function(issuing.abort, abort)
 
 
-@fault("M21", killed_by="test_submission::test_what_runs_or_is_over_cannot_be_cancelled")
+@fault("M21", killed_by="test_failure::test_what_runs_or_is_over_cannot_be_cancelled")
 def says_it_cancelled_what_runs(patch: Patch) -> None:
     """`cancel` says True of work that it came too late for."""
     real = issuing.abort
     patch.function(real, lambda submission, error: real(submission, error) or True)
 
 
-@fault("M21", killed_by="test_submission::test_cancelling_one_submission_leaves_the_semaphore_of_its_wait_alone")
+@fault("M21", killed_by="test_failure::test_cancelling_one_submission_leaves_the_semaphore_of_its_wait_alone")
 def cancels_what_it_waits_for(patch: Patch) -> None:
     """`cancel` fails the semaphores that the submission was waiting for."""
     real = issuing.abort

@@ -1,7 +1,7 @@
 """What a fault is: a name, the rules it breaks, the test that must catch it, and how it is put in.
 
-A fault changes functions and methods of the core or of the CPU driver for as long as it is applied, and puts everything
-back afterwards. It names what it changes; if that is no longer there, applying it raises, so that a fault cannot rot
+A fault changes functions and methods of the core or of a driver, for as long as it is applied, and puts everything back
+afterwards. It names what it changes; if that is no longer there, applying it raises, so that a fault cannot rot
 into one that does nothing.
 """
 
@@ -18,6 +18,9 @@ from typing import Any
 from tidegate import _core
 from tidegate.drivers import cpu
 from tidegate.errors import NotFoundError
+from tidegate.testing import streams
+
+__all__ = ["FAULTS", "Fault", "Patch", "fault", "streams"]
 
 # All of it, before anything is changed: a module imported meanwhile would take over a wrong function for good.
 for _package in (_core, cpu):
@@ -90,6 +93,7 @@ class Fault:
         description: What it does wrong.
         rules: The rules of the model that it breaks.
         killed_by: The conformance test that must catch it, as `module::test`.
+        base: The conformance subject that has the fault.
 
     """
 
@@ -97,6 +101,7 @@ class Fault:
     description: str
     rules: tuple[str, ...]
     killed_by: str
+    base: str
     _spoil: Callable[[Patch], None] = field(repr=False)
 
     @contextmanager
@@ -119,13 +124,13 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(*rules: str, killed_by: str) -> Callable[[Callable[[Patch], None]], Fault]:
+def fault(*rules: str, killed_by: str, base: str = "cpu") -> Callable[[Callable[[Patch], None]], Fault]:
     """Make a fault of a function that puts it in; its name and its docstring are the fault's."""
 
     def make(spoil: Callable[[Patch], None]) -> Fault:
         name = spoil.__name__.replace("_", "-")
         assert name not in FAULTS, f"two faults are called {name}"
-        made = Fault(name, " ".join((spoil.__doc__ or "").split()), rules, killed_by, spoil)
+        made = Fault(name, " ".join((spoil.__doc__ or "").split()), rules, killed_by, base, spoil)
         FAULTS[name] = made
         return made
 

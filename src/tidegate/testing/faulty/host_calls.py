@@ -88,7 +88,7 @@ def has_a_pool_that_does_not_grow(patch: Patch) -> None:
     patch.method(HostCallPool, "worker_resumes", lambda self: None)
 
 
-@fault("M26", "M33", killed_by="test_transfer::test_a_host_read_inside_a_host_call_waits_for_nothing_by_default")
+@fault("M26", "M33", killed_by="test_host_reads::test_a_host_read_inside_a_host_call_waits_for_nothing_by_default")
 def forgets_that_it_is_inside_a_host_call(patch: Patch) -> None:
     """A host read inside a host call waits for the last write, which may wait for the call."""
     real = operations._HostCall.__call__
@@ -100,7 +100,7 @@ def forgets_that_it_is_inside_a_host_call(patch: Patch) -> None:
     patch.method(operations._HostCall, "__call__", call)
 
 
-@fault("M34", "M14", killed_by="test_submission::test_flush_never_blocks")
+@fault("M34", "M14", killed_by="test_queue_order::test_flush_never_blocks")
 def runs_kernels_on_the_callers_thread(patch: Patch) -> None:
     """A kernel runs right where it becomes ready, so that a call blocks for it."""
 

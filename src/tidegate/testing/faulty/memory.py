@@ -18,7 +18,7 @@ from .fault import Patch, fault
 # Allocating and freeing ---------------------------------------------------------------------------------------------
 
 
-@fault("M22", killed_by="test_memory::test_host_access_before_the_storage_is_committed_is_refused")
+@fault("M22", killed_by="test_allocation::test_host_access_before_the_storage_is_committed_is_refused")
 def allocates_at_the_call(patch: Patch) -> None:
     """A queue-ordered allocation has its storage at once, whatever it is to wait for."""
     real = operations.new_memory
@@ -31,7 +31,7 @@ def allocates_at_the_call(patch: Patch) -> None:
     patch.function(real, new_memory)
 
 
-@fault("M23", killed_by="test_memory::test_a_free_takes_effect_when_its_wait_is_met_and_not_before")
+@fault("M23", killed_by="test_allocation::test_a_free_takes_effect_when_its_wait_is_met_and_not_before")
 def frees_early(patch: Patch) -> None:
     """`free` takes the storage at the call; only its signal waits."""
     real = FreeRequest.__init__
@@ -43,7 +43,7 @@ def frees_early(patch: Patch) -> None:
     patch.method(FreeRequest, "__init__", init)
 
 
-@fault("M23", "M17", killed_by="test_memory::test_a_free_whose_wait_fails_leaves_the_buffer_there")
+@fault("M23", "M17", killed_by="test_allocation::test_a_free_whose_wait_fails_leaves_the_buffer_there")
 def frees_after_a_failed_wait(patch: Patch) -> None:
     """A free whose wait fails takes the buffer all the same."""
 
@@ -53,7 +53,7 @@ def frees_after_a_failed_wait(patch: Patch) -> None:
     patch.method(FreeRequest, "undo", undo)
 
 
-@fault("M23", killed_by="test_memory::test_a_second_free_while_one_is_held_fails_its_signals_and_the_first_goes_on")
+@fault("M23", killed_by="test_allocation::test_a_second_free_while_one_is_held_fails_its_signals_and_the_first_goes_on")
 def frees_twice(patch: Patch) -> None:
     """A second free is taken although the first is still held, and takes the storage from under it."""
     real = FreeRequest.release
@@ -65,7 +65,7 @@ def frees_twice(patch: Patch) -> None:
     patch.method(FreeRequest, "release", release)
 
 
-@fault("M23", killed_by="test_memory::test_every_use_after_a_free_is_refused")
+@fault("M23", killed_by="test_allocation::test_every_use_after_a_free_is_refused")
 def takes_work_on_freed_memory(patch: Patch) -> None:
     """A buffer that was freed may be named in new work, which fails some time later."""
     patch.method(Memory, "refuse_unusable", lambda self: None)
@@ -90,25 +90,25 @@ def never_ends_a_use(patch: Patch) -> None:
 # Running out --------------------------------------------------------------------------------------------------------
 
 
-@fault("M22", killed_by="test_memory::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
+@fault("M22", killed_by="test_budgets::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
 def gives_up_when_memory_is_short(patch: Patch) -> None:
     """An allocation that finds no room fails at once, although a free is on its way."""
     patch.method(Workload, "_starve", lambda self, submission, error: retire(submission, error))
 
 
-@fault("M22", "M24", killed_by="test_memory::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
+@fault("M22", "M24", killed_by="test_budgets::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
 def never_tries_again(patch: Patch) -> None:
     """An allocation that found no room is put aside, and nobody comes back to it."""
     patch.method(Starvation, "retry", lambda self: None)
 
 
-@fault("M22", "M40", killed_by="test_memory::test_running_out_of_memory_fails_the_signals_and_nothing_else")
+@fault("M22", "M40", killed_by="test_budgets::test_running_out_of_memory_fails_the_signals_and_nothing_else")
 def waits_for_memory_that_will_not_come(patch: Patch) -> None:
     """An allocation that nothing in flight can help waits for ever."""
     patch.method(Starvation, "_help_comes_locked", lambda self: True)
 
 
-@fault("M22", killed_by="test_memory::test_running_out_of_memory_fails_the_signals_and_nothing_else")
+@fault("M22", killed_by="test_budgets::test_running_out_of_memory_fails_the_signals_and_nothing_else")
 def takes_out_of_memory_for_the_end(patch: Patch) -> None:
     """Running out of memory takes the whole device down."""
     patch.method(Workload, "_starve", lambda self, submission, error: self._lose(error))
@@ -129,7 +129,7 @@ def loses_what_comes_back(patch: Patch) -> None:
     patch.method(CpuPool, "take_back", lambda self, block: None)
 
 
-@fault("M22", "M24", killed_by="test_memory::test_an_immediate_allocation_that_does_not_fit_raises_at_the_call")
+@fault("M22", "M24", killed_by="test_budgets::test_an_immediate_allocation_that_does_not_fit_raises_at_the_call")
 def ignores_the_budget(patch: Patch) -> None:
     """A pool hands out whatever the system has."""
     real = CpuPool._fresh
@@ -153,14 +153,15 @@ def reuses_what_is_mapped(patch: Patch) -> None:
 # What the host sees -------------------------------------------------------------------------------------------------
 
 
-@fault("M26", killed_by="test_transfer::test_a_host_read_waits_for_a_held_write")
+@fault("M26", killed_by="test_host_reads::test_a_host_read_waits_for_a_held_write")
 def reads_before_the_write(patch: Patch) -> None:
     """A host read takes what is there, whatever has been submitted."""
     patch.method(Memory, "pending_write", lambda self: None)
 
 
 @fault(
-    "M26", killed_by="test_transfer::test_a_host_read_follows_the_write_submitted_last_and_not_the_one_that_ended_last"
+    "M26",
+    killed_by="test_host_reads::test_a_host_read_follows_the_write_submitted_last_and_not_the_one_that_ended_last",
 )
 def follows_the_first_write(patch: Patch) -> None:
     """A host read is ordered after the oldest write that was still open, not after the last."""

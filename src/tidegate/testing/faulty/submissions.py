@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegate._core import retirement, scheduling
@@ -25,6 +26,18 @@ def held_on(queue: Any) -> list[Submission]:
     """Return what is held on a queue."""
     with core_lock:
         return [held for held in queue._device._held_locked() if held._queue is queue]
+
+
+def before_submitting(patch: Patch, act: Callable[[Sequence[Timepoint]], None]) -> None:
+    """Let `act` have the signals of every submission before it is made."""
+    real = scheduling.submit
+
+    def submit(submission: Any, wait: Any, signal: Any) -> Any:
+        signals = scheduling.signals_of(signal)
+        act(signals)
+        return real(submission, wait, signals)
+
+    patch.function(real, submit)
 
 
 # Waits and signals --------------------------------------------------------------------------------------------------
@@ -82,7 +95,7 @@ def takes_the_lower_of_two_signals(patch: Patch) -> None:
     patch.function(real, signals_of)
 
 
-@fault("M15", killed_by="test_submission::test_held_work_never_delays_ready_work")
+@fault("M15", killed_by="test_queue_order::test_held_work_never_delays_ready_work")
 def blocks_behind_the_head_of_the_line(patch: Patch) -> None:
     """A queue is a line: what is ready waits for everything before it that is still held."""
     real = scheduling.submit
@@ -97,21 +110,18 @@ def blocks_behind_the_head_of_the_line(patch: Patch) -> None:
 # Claims -------------------------------------------------------------------------------------------------------------
 
 
-@fault("M6", killed_by="test_submission::test_a_point_that_is_claimed_already_is_refused_at_the_call")
+@fault("M6", killed_by="test_claims::test_a_point_that_is_claimed_already_is_refused_at_the_call")
 def takes_a_claim_away(patch: Patch) -> None:
     """A point that is claimed already may be claimed again, and the first claim is forgotten."""
-    real = scheduling.submit
 
-    def submit(submission: Any, wait: Any, signal: Any) -> Any:
-        signals = scheduling.signals_of(signal)
+    def forget(signals: Sequence[Timepoint]) -> None:
         for point in signals:
             point._state.claims.pop(point.value, None)
-        return real(submission, wait, signals)
 
-    patch.function(real, submit)
+    before_submitting(patch, forget)
 
 
-@fault("M6", killed_by="test_submission::test_a_refusal_withdraws_the_claims_made_before_it")
+@fault("M6", killed_by="test_claims::test_a_refusal_withdraws_the_claims_made_before_it")
 def leaves_claims_of_what_it_refused(patch: Patch) -> None:
     """Signals are checked and claimed one by one, and a refusal leaves those claimed before it."""
     real = scheduling.submit
@@ -128,22 +138,19 @@ def leaves_claims_of_what_it_refused(patch: Patch) -> None:
     patch.function(real, submit)
 
 
-@fault("M6", killed_by="test_submission::test_a_lower_value_that_nobody_claimed_may_be_claimed_after_a_higher_one")
+@fault("M6", killed_by="test_claims::test_a_lower_value_that_nobody_claimed_may_be_claimed_after_a_higher_one")
 def refuses_lower_claims(patch: Patch) -> None:
     """Claims have to rise: a chain cannot be submitted backwards."""
-    real = scheduling.submit
 
-    def submit(submission: Any, wait: Any, signal: Any) -> Any:
-        signals = scheduling.signals_of(signal)
+    def refuse(signals: Sequence[Timepoint]) -> None:
         for point in signals:
             if point.value <= max(point._state.claims, default=0):
                 raise InvalidArgumentError(f"{point} is below a claim")
-        return real(submission, wait, signals)
 
-    patch.function(real, submit)
+    before_submitting(patch, refuse)
 
 
-@fault("M6", killed_by="test_submission::test_a_signal_out_of_order_fails_the_semaphore_loudly")
+@fault("M6", killed_by="test_claims::test_a_signal_out_of_order_fails_the_semaphore_loudly")
 def overlooks_a_signal_out_of_order(patch: Patch) -> None:
     """A signal that finds the payload above it is dropped, and whoever was released too early never learns of it."""
     real = retirement._signal_locked
@@ -160,7 +167,7 @@ def overlooks_a_signal_out_of_order(patch: Patch) -> None:
 @fault(
     "M17",
     "M7",
-    killed_by="test_submission::test_a_host_failure_after_issue_fails_the_dependents_at_retirement_and_transitively",
+    killed_by="test_failure::test_a_host_failure_after_issue_fails_the_dependents_at_retirement_and_transitively",
 )
 def signals_over_a_failure(patch: Patch) -> None:
     """Work that ends well raises its semaphore although that has failed meanwhile."""
@@ -177,15 +184,13 @@ def signals_over_a_failure(patch: Patch) -> None:
 # Lanes --------------------------------------------------------------------------------------------------------------
 
 
-@fault(
-    "M15", "M17", killed_by="test_submission::test_a_failure_in_a_lane_fails_what_is_behind_it_until_the_lane_is_reset"
-)
+@fault("M15", "M17", killed_by="test_lanes::test_a_failure_in_a_lane_fails_what_is_behind_it_until_the_lane_is_reset")
 def has_lanes_without_an_order(patch: Patch) -> None:
     """A lane passes its operations on to the queue, in whatever order that takes them."""
     patch.function(scheduling._follow_locked, lambda line, waits, signals: signals)
 
 
-@fault("M15", "M16", killed_by="test_submission::test_a_refused_operation_takes_no_place_in_the_lane")
+@fault("M15", "M16", killed_by="test_lanes::test_a_refused_operation_takes_no_place_in_the_lane")
 def gives_a_place_to_what_it_refused(patch: Patch) -> None:
     """An operation that is refused keeps its place in the lane, and what comes behind waits for it for ever."""
     real = scheduling._follow_locked

@@ -33,7 +33,7 @@ def signals_backwards(patch: Patch) -> None:
     patch.function(real, advance)
 
 
-@fault("M4", killed_by="test_semaphores::test_one_signal_fires_the_callbacks_of_all_values_up_to_it_and_no_others")
+@fault("M4", killed_by="test_callbacks::test_one_signal_fires_the_callbacks_of_all_values_up_to_it_and_no_others")
 def passes_over_smaller_values(patch: Patch) -> None:
     """A signal tells those who wait for its very value, and forgets those of the values it jumped over."""
     real = Subscription.due
@@ -101,7 +101,7 @@ def pins_what_the_error_saw(patch: Patch) -> None:
     patch.function(timeline.forget_frames, lambda error: None)
 
 
-@fault("M10", killed_by="test_semaphores::test_a_callback_of_a_failure_gets_the_first_error_itself")
+@fault("M10", killed_by="test_callbacks::test_a_callback_of_a_failure_gets_the_first_error_itself")
 def tells_a_failure_as_success(patch: Patch) -> None:
     """A callback is told REACHED, whatever ended its wait."""
     real = Subscription.due
@@ -112,7 +112,7 @@ def tells_a_failure_as_success(patch: Patch) -> None:
 
 
 @fault(
-    "M10", killed_by="test_semaphores::test_a_callback_is_called_before_the_signal_returns_with_its_point_and_outcome"
+    "M10", killed_by="test_callbacks::test_a_callback_is_called_before_the_signal_returns_with_its_point_and_outcome"
 )
 def calls_back_twice(patch: Patch) -> None:
     """A subscription that is due is run without being marked as over, and run again."""
@@ -139,7 +139,7 @@ def calls_back_under_the_lock(patch: Patch) -> None:
     patch.method(Subscription, "fire", fire)
 
 
-@fault("M10", killed_by="test_semaphores::test_nested_callbacks_come_after_the_current_one")
+@fault("M10", killed_by="test_callbacks::test_nested_callbacks_come_after_the_current_one")
 def nests_callbacks(patch: Patch) -> None:
     """Whoever decides runs what is due at once, also from inside a callback: there is no trampoline."""
 
@@ -151,7 +151,7 @@ def nests_callbacks(patch: Patch) -> None:
     patch.function(thread_state.drain, drain)
 
 
-@fault("M10", killed_by="test_semaphores::test_what_a_callback_raises_goes_to_the_unraisable_hook_and_harms_nobody")
+@fault("M10", killed_by="test_callbacks::test_what_a_callback_raises_goes_to_the_unraisable_hook_and_harms_nobody")
 def lets_a_callback_break_the_signal(patch: Patch) -> None:
     """What a callback raises comes out of the signal, and those behind it are not called."""
 
@@ -162,7 +162,7 @@ def lets_a_callback_break_the_signal(patch: Patch) -> None:
 
 
 @fault(
-    "M10", killed_by="test_semaphores::test_a_callback_on_what_is_decided_already_is_called_before_add_callback_returns"
+    "M10", killed_by="test_callbacks::test_a_callback_on_what_is_decided_already_is_called_before_add_callback_returns"
 )
 def registers_without_looking(patch: Patch) -> None:
     """A waiter joins the line without looking whether its value was reached meanwhile: nobody will tell it."""
@@ -175,7 +175,7 @@ def registers_without_looking(patch: Patch) -> None:
     patch.function(real, add_waiter_locked)
 
 
-@fault("M10", killed_by="test_semaphores::test_a_cancelled_callback_is_never_called_and_its_neighbours_are")
+@fault("M10", killed_by="test_callbacks::test_a_cancelled_callback_is_never_called_and_its_neighbours_are")
 def loses_the_neighbours_of_a_cancelled_waiter(patch: Patch) -> None:
     """Cancelling one waiter takes out everybody who waits for the same value."""
     real = timeline.remove_waiter_locked
@@ -187,7 +187,7 @@ def loses_the_neighbours_of_a_cancelled_waiter(patch: Patch) -> None:
     patch.function(real, remove_waiter_locked)
 
 
-@fault("M10", killed_by="test_semaphores::test_a_cancelled_callback_is_never_called_and_its_neighbours_are")
+@fault("M10", killed_by="test_callbacks::test_a_cancelled_callback_is_never_called_and_its_neighbours_are")
 def calls_what_was_cancelled(patch: Patch) -> None:
     """`cancel` says that the callback will not be called, and leaves it in the line."""
     patch.method(Subscription, "cancel", lambda self: True)
@@ -198,7 +198,7 @@ def calls_what_was_cancelled(patch: Patch) -> None:
 
 @fault(
     "M12",
-    killed_by="test_semaphores::test_when_a_semaphore_is_collected_a_held_submission_that_waits_for_it_is_aborted",
+    killed_by="test_dropped_semaphores::test_when_a_semaphore_is_collected_a_held_submission_that_waits_for_it_is_aborted",
 )
 def forgets_waiters_of_a_dropped_semaphore(patch: Patch) -> None:
     """A semaphore that nobody can signal any more leaves its waiters waiting."""
@@ -218,7 +218,7 @@ def pins_what_it_waits_for(patch: Patch) -> None:
     patch.function(real, submit)
 
 
-@fault("M12", killed_by="test_semaphores::test_a_submission_holds_the_semaphores_it_will_signal")
+@fault("M12", killed_by="test_dropped_semaphores::test_a_submission_holds_the_semaphores_it_will_signal")
 def does_not_hold_what_it_will_signal(patch: Patch) -> None:
     """A held submission keeps the bare state of what it will signal, and the semaphore is collected meanwhile."""
     real = scheduling.signals_of

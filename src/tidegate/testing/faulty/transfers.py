@@ -100,14 +100,14 @@ def captures_an_update_late(patch: Patch) -> None:
     patch.function(checks.update_data, lambda data: host_bytes_of(data, "update"))
 
 
-@fault("M27", killed_by="test_transfer::test_an_upload_borrows_its_array_and_holds_no_copy")
+@fault("M27", killed_by="test_upload_download::test_an_upload_borrows_its_array_and_holds_no_copy")
 def copies_what_it_should_borrow(patch: Patch) -> None:
     """An upload takes a copy of its array at the call."""
     real = driver.Upload.__init__
     patch.method(driver.Upload, "__init__", lambda self, array, target: real(self, array.copy(), target))
 
 
-@fault("M27", "M18", killed_by="test_transfer::test_an_upload_keeps_its_array_until_it_retires_and_no_longer")
+@fault("M27", "M18", killed_by="test_upload_download::test_an_upload_keeps_its_array_until_it_retires_and_no_longer")
 def gives_a_borrowed_array_back_early(patch: Patch) -> None:
     """An upload keeps the address of its array, and not the array."""
     real = driver.Upload.__init__

@@ -42,7 +42,7 @@ def returns_when_it_should_raise(patch: Patch) -> None:
     patch.function(real, decided)
 
 
-@fault("M8", killed_by="test_semaphores::test_a_wait_that_runs_over_its_time_leaves_the_value_alone_and_succeeds_later")
+@fault("M8", killed_by="test_host_waits::test_a_wait_that_runs_over_its_time_leaves_the_value_alone_and_succeeds_later")
 def fails_the_semaphore_after_a_timeout(patch: Patch) -> None:
     """A wait that runs over its time fails what it waited for."""
     real = host_wait._deadline
@@ -55,14 +55,14 @@ def fails_the_semaphore_after_a_timeout(patch: Patch) -> None:
     patch.function(real, deadline)
 
 
-@fault("M9", killed_by="test_semaphores::test_wait_all_needs_every_point")
+@fault("M9", killed_by="test_host_waits::test_wait_all_needs_every_point")
 def waits_for_one_of_all(patch: Patch) -> None:
     """`wait_all` is content with the first point that is reached."""
     wait_any = host_wait.wait_any
     patch.function(host_wait.wait_all, lambda points, timeout=None: wait_any(points, timeout) and None)
 
 
-@fault("M9", killed_by="test_semaphores::test_wait_any_returns_the_very_object_that_is_reached")
+@fault("M9", killed_by="test_host_waits::test_wait_any_returns_the_very_object_that_is_reached")
 def returns_an_equal_copy(patch: Patch) -> None:
     """`wait_any` makes the timepoint it returns, instead of returning the one it was given."""
     real = host_wait.wait_any
@@ -74,7 +74,7 @@ def returns_an_equal_copy(patch: Patch) -> None:
     patch.function(real, wait_any)
 
 
-@fault("M9", killed_by="test_semaphores::test_in_wait_any_what_is_reached_wins_over_what_has_failed")
+@fault("M9", killed_by="test_host_waits::test_in_wait_any_what_is_reached_wins_over_what_has_failed")
 def lets_failure_win_over_what_is_reached(patch: Patch) -> None:
     """`wait_any` raises for a failed point although another one is reached."""
     real = host_wait.decided
@@ -86,7 +86,7 @@ def lets_failure_win_over_what_is_reached(patch: Patch) -> None:
     patch.function(real, decided)
 
 
-@fault("M9", killed_by="test_semaphores::test_losers_of_a_wait_keep_no_residue")
+@fault("M9", killed_by="test_host_waits::test_losers_of_a_wait_keep_no_residue")
 def leaves_losers_in_the_line(patch: Patch) -> None:
     """A wait that is over stays among the waiters of the points that did not decide it."""
     patch.method(GroupWaiter, "unregister", lambda self: None)
@@ -122,20 +122,20 @@ def resumes_a_task_too_early(patch: Patch) -> None:
 # Explaining ---------------------------------------------------------------------------------------------------------
 
 
-@fault("M13", killed_by="test_ends::test_explain_names_the_missing_signal_and_the_line_of_each_link")
+@fault("M13", killed_by="test_explain::test_explain_names_the_missing_signal_and_the_line_of_each_link")
 def explains_without_the_line(patch: Patch) -> None:
     """An explanation does not say where the work was submitted."""
     patch.function(submission.site_text, lambda site: "unknown line")
 
 
-@fault("M13", killed_by="test_ends::test_a_wait_over_its_time_explains_itself")
+@fault("M13", killed_by="test_explain::test_a_wait_over_its_time_explains_itself")
 def explains_the_first_link_only(patch: Patch) -> None:
     """An explanation names who is to signal, and not what that waits for."""
     real = explain.explain_targets
     patch.function(real, lambda targets: real(targets).partition("\n")[0])
 
 
-@fault("M13", killed_by="test_ends::test_explain_tells_a_cycle_that_can_never_resolve")
+@fault("M13", killed_by="test_explain::test_explain_tells_a_cycle_that_can_never_resolve")
 def takes_a_cycle_for_a_chain(patch: Patch) -> None:
     """An explanation of work that waits for itself does not say so."""
     real = explain.explain_targets

@@ -1,0 +1,298 @@
+"""A CUDA device: its context, its streams, and what they share."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.driver import DriverDevice, DriverPool, DriverQueue, Recording, Signature, Sink, Storage
+from tidegate.errors import InvalidArgumentError, ResourceExhaustedError
+from tidegate.types import DeviceInfo, MemoryKind
+
+from . import transfers as _transfers  # noqa: F401 - adds its encoders
+from ._errors import translate, translated
+from ._native import Attribute, Native, NativeError
+from .command_buffer import prepare
+from .event_pool import Event, EventPool
+from .executable import Loader
+from .graph_instance import Instance
+from .interop import CudaInterop
+from .memory_pools import CudaPool, wrap
+from .page_locked import reserve_of
+from .queue import CudaQueue
+from .retire import Sleepers
+from .staging import StagingRing, TransferEngine
+from .stream import EventStream, Stream
+from .submit import Submit, choose
+from .timepoint_pool import TimepointPool
+
+STREAMS = 24
+FOREIGN = 40
+_WORD = 8
+"""64 bytes apart: each word has a cache line of its own."""
+
+
+class Entered:
+    """Makes a context current for a block, and the caller's current again behind it."""
+
+    __slots__ = ("_context", "_pushed", "_submit")
+
+    def __init__(self, submit: Submit, context: int) -> None:
+        self._submit = submit
+        self._context = context
+        self._pushed = False
+
+    def __enter__(self) -> None:
+        self._pushed = self._submit.enter(self._context)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pushed:
+            self._submit.leave()
+
+
+class CudaDevice(DriverDevice):
+    """An open device. `lock` guards the streams and what is on them; it is never held while the core is called.
+
+    Args:
+        native: the way to CUDA.
+        loader: makes functions of sources.
+        info: what it is.
+        ordinal: its number.
+        connections: how many hardware queues the process has.
+        options: the options of the URI, checked: `commands`, `epochs`, and `memory` as a number or None.
+
+    """
+
+    promises = True
+    queue_kinds = ("compute", "upload", "download")
+    sink: Sink
+
+    def __init__(
+        self,
+        native: Native,
+        loader: Loader,
+        info: DeviceInfo,
+        ordinal: int,
+        connections: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.native = native
+        self.submit = choose(native, options["submit"], options["gil"] == "keep")
+        self.info = info
+        self.ordinal = ordinal
+        self.options = options
+        self.lock = threading.RLock()
+        self.doomed: NativeError | None = None
+        self.garbage: deque[Callable[[], None]] = deque()
+        self.graphs: WeakSet[Instance] = WeakSet()
+        self.unloadable: deque[int] = deque()
+        self.counts: dict[str, int] = {}
+        self._loader = loader
+        self._max_streams = max(2, min(STREAMS, connections - 4))
+        self._streams: dict[int, list[Stream]] = {}
+        self._foreign: dict[int, Stream] = {}
+        self._made = 0
+        self.handle = native.device(ordinal)
+        self.context = native.primary_context(self.handle)
+        major, minor = (native.device_attribute(what, self.handle) for what in (Attribute.MAJOR, Attribute.MINOR))
+        self.architecture = f"{major}{minor}"
+        self.max_shared = native.device_attribute(Attribute.MAX_SHARED_OPTIN, self.handle)
+        with self.entered():
+            self._page_locked = reserve_of(self)
+            self._words_block = self._page_locked.take(_WORD * 8 * (STREAMS + FOREIGN))
+            self.words_address = self._words_block.address
+            self.words = _words(self.words_address, self._words_block.nbytes)
+            self.memory_stream = native.create_stream()
+            least, greatest = native.priority_range()
+            self._least, self._greatest = least, greatest
+        self.event_pool = EventPool(native, self.lock)
+        self.timepoints = TimepointPool(self.event_pool, self.lock)
+        self.sleepers = Sleepers(self)
+        self._pool = CudaPool(self, options.get("memory"))
+        self.staging = StagingRing(self)
+        self.transfers = TransferEngine(self)
+        self.interop = CudaInterop(self)
+        self._closed = False
+
+    def connect(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def entered(self) -> Entered:
+        """Return a block in which the context is current."""
+        return Entered(self.submit, self.context)
+
+    # Streams ---------------------------------------------------------------------------------------------------------
+
+    def queue(self, kind: str, priority: int) -> DriverQueue:
+        return CudaQueue(self, max(self._greatest, min(self._least, -priority)))
+
+    def streams_of(self, priority: int) -> list[Stream]:
+        """Return the streams of a priority. The caller holds the lock."""
+        return self._streams.setdefault(priority, [])
+
+    def empty_stream(self, priority: int) -> Stream | None:
+        """Return a stream with nothing on it, a new one while there may be more; None if all are busy."""
+        streams = self.streams_of(priority)
+        for stream in streams:
+            if stream.reached == stream.issued and not stream.lent:
+                return stream
+        if self._made >= self._max_streams and streams:
+            return None
+        return self._make_stream(priority)
+
+    def _make_stream(self, priority: int) -> Stream:
+        stream = self._timeline(self.native.create_stream(priority), self._made)
+        self._made += 1
+        self._streams[priority].append(stream)
+        return stream
+
+    def foreign_stream(self, handle: int) -> Stream:
+        """Return the timeline of somebody else's stream; the same one each time. The caller holds the lock."""
+        found = self._foreign.get(handle)
+        if found is None:
+            if len(self._foreign) == FOREIGN:
+                raise ResourceExhaustedError(f"device {self.info.uri!r}: {FOREIGN} foreign streams are in use already")
+            found = self._foreign[handle] = self._timeline(handle, self._max_streams + len(self._foreign))
+        return found
+
+    def _timeline(self, handle: int, number: int) -> Stream:
+        kind = EventStream if self.options["epochs"] == "events" else Stream
+        return kind(self, handle, self.words, _WORD * number)
+
+    def all_streams(self) -> list[Stream]:
+        """Return every stream that this device puts work on. The caller holds the lock."""
+        return [*(stream for streams in self._streams.values() for stream in streams), *self._foreign.values()]
+
+    def may_park(self) -> bool:
+        """Whether one more stream may wait for another. The caller holds the lock."""
+        parked = sum(stream.parked for stream in self.all_streams())
+        return parked < self._max_streams // 2
+
+    def borrow_stream(self) -> Stream | None:
+        """Return an empty stream that nobody else uses until it is returned; None if there is none now."""
+        with self.entered(), self.lock:
+            lent = sum(stream.lent for stream in self.all_streams())
+            stream = self.empty_stream(0) if lent < self._max_streams // 2 else None
+            if stream is not None:
+                stream.lent = True
+            return stream
+
+    def return_stream(self, stream: Stream) -> None:
+        """Give a borrowed stream back."""
+        stream.lent = False
+        self.sink.room()
+
+    def after_event(self, event: Event, then: Callable[[], None]) -> None:
+        """Run `then` on a thread of the driver when a recorded event is over; takes over one use of the event."""
+        self.sleepers.after(event, then)
+
+    # Memory and programs ---------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, memory: MemoryKind, pool: DriverPool | None = None) -> Storage:
+        chosen = self._pool if pool is None else pool
+        if not isinstance(chosen, CudaPool):
+            raise InvalidArgumentError(f"device {self.info.uri!r}: the pool is not one of this device")
+        with translated(f"device {self.info.uri!r}"), self.entered():
+            return chosen.allocate(nbytes, memory)
+
+    def wrap(self, array: npt.NDArray[np.uint8]) -> Storage:
+        with self.entered():
+            return wrap(self, array)
+
+    def create_pool(self, budget: int | None) -> CudaPool:
+        with translated(f"device {self.info.uri!r}"), self.entered():
+            return CudaPool(self, budget)
+
+    @property
+    def default_pool(self) -> CudaPool:
+        return self._pool
+
+    def load(
+        self, source: object, *, signature: Signature | None, format: str | None, options: Sequence[str]
+    ) -> dict[str, Any]:
+        with self.entered():
+            return self._loader.load(self, source, signature, format, options)
+
+    def prepare(self, recording: Recording) -> Any:
+        return prepare(self, recording)
+
+    def sweep(self) -> None:
+        """Destroy what finalizers left. The context is current."""
+        while self.garbage:
+            self.garbage.popleft()()
+
+    def _unload(self) -> None:
+        while self.unloadable:
+            self.native.unload_library(self.unloadable.popleft())
+
+    def trim(self) -> None:
+        with translated(f"device {self.info.uri!r}"), self.entered():
+            self.sweep()
+            self._unload()
+            self.timepoints.trim()
+            self.event_pool.trim()
+            self._pool.trim()
+
+    # Its end ---------------------------------------------------------------------------------------------------------
+
+    def doom(self, error: NativeError) -> None:
+        """Note, under the lock, that the device is gone; who holds it tells the core when it has let go."""
+        if self.doomed is None:
+            self.doomed = error
+
+    def lose(self, error: NativeError) -> None:
+        """The device is gone. Not under the lock."""
+        self.doom(error)
+        self.sink.lost(translate(error, f"device {self.info.uri!r} is lost"))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.sleepers.stop()
+        self.transfers.stop()
+        if self.doomed is not None:
+            return  # every call would fail; the memory goes with the process
+        try:
+            with self.entered():
+                self._release()
+            self.native.release_primary_context(self.handle)
+        except NativeError as error:
+            self.doom(error)
+
+    def _release(self) -> None:
+        for graph in tuple(self.graphs):
+            graph.release()  # of command buffers that outlive the device
+        self.sweep()
+        self._unload()
+        last = memoryview(array("Q", self.words))
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end(last)
+                self.native.destroy_stream(stream.handle)
+        for stream in self._foreign.values():
+            stream.end(last)
+        self.timepoints.trim(0)
+        self.event_pool.trim(0)
+        self.staging.close()
+        self._page_locked.give(self._words_block)
+        self._pool.close()
+        self.native.destroy_stream(self.memory_stream)
+
+
+def _words(address: int, nbytes: int) -> memoryview:
+    view = memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B").cast("Q")
+    for index in range(len(view)):
+        view[index] = 0
+    return view

@@ -1,0 +1,74 @@
+"""Native events, used again and again.
+
+An event is shared: the submission behind which it was recorded holds it, and so does each thread that sleeps for it.
+It may be recorded anew when the last of them has let go. Streams that wait for it hold nothing, because a wait looks at
+the event once, when it is given to the stream.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ._native import Native
+
+START = 32
+
+
+class Event:
+    """A native event and how many use it."""
+
+    __slots__ = ("handle", "uses")
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.uses = 0
+
+
+class EventPool:
+    """The events of one device. Any thread may use it, with the device's context current.
+
+    Args:
+        native: the way to CUDA.
+        lock: the device's lock; re-entrant.
+
+    """
+
+    def __init__(self, native: Native, lock: threading.RLock) -> None:
+        self._native = native
+        self._lock = lock
+        self._free: list[Event] = []
+        self.made = 0
+
+    def take(self) -> Event:
+        """Return an event of one's own; there is no limit to how many."""
+        with self._lock:
+            if not self._free:
+                self._grow()
+            event = self._free.pop()
+            event.uses = 1
+            return event
+
+    def _grow(self) -> None:
+        for _ in range(START):
+            self._free.append(Event(self._native.create_event()))
+            self.made += 1
+
+    def share(self, event: Event) -> Event:
+        """Count one more use."""
+        with self._lock:
+            event.uses += 1
+        return event
+
+    def give(self, event: Event) -> None:
+        """End one use."""
+        with self._lock:
+            event.uses -= 1
+            if event.uses == 0:
+                self._free.append(event)
+
+    def trim(self, keep: int = START) -> None:
+        """Destroy what is free beyond `keep`."""
+        with self._lock:
+            while len(self._free) > keep:
+                self._native.destroy_event(self._free.pop().handle)
+                self.made -= 1

@@ -1,0 +1,126 @@
+"""The staging ring: small host data on its way to a device and back (M28).
+
+CUDA copies on its own only from and to page-locked memory. Small data goes through a ring of it: it is copied there
+when its submission is issued, or out of it when that is over, and the space comes back with each submission. Large data
+goes through the transfer engine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .encoding import NotNow
+from .gaps import Gaps, Piece
+from .page_locked import LockedBlock, PageLocked, reserve_of
+from .transfer_engine import TransferEngine
+
+if TYPE_CHECKING:
+    from .device import CudaDevice
+
+__all__ = ["StagingPiece", "StagingRing", "TransferEngine"]
+
+CAPACITY = 4 << 20
+ALIGNMENT = 64
+
+
+class StagingPiece:
+    """A range of the ring. It goes back when `release` is called, or nobody refers to it any more."""
+
+    __slots__ = ("_noted", "_piece", "_ring", "address", "bytes")
+
+    def __init__(self, ring: StagingRing, piece: Piece, address: int, view: memoryview) -> None:
+        self._noted = False
+        self._ring = ring
+        self._piece = piece
+        self.address = address
+        self.bytes = view
+
+    def release(self) -> None:
+        """Give it back. Again: nothing."""
+        if not self._noted:
+            self._ring.notes.append(self._piece)  # again after an interrupt here: a piece is taken back only once
+            self._noted = True
+
+    def __del__(self) -> None:
+        try:
+            noted = self._noted
+        except AttributeError:
+            return  # interrupted in the constructor
+        if not noted:
+            self._ring.notes.append(self._piece)
+
+
+class StagingRing:
+    """Page-locked memory for small data, in one block that is made at first use. Any thread may use it.
+
+    Args:
+        device: the device.
+        capacity: its size.
+
+    """
+
+    def __init__(self, device: CudaDevice, capacity: int = CAPACITY) -> None:
+        self._page_locked: PageLocked = reserve_of(device)
+        self._lock = threading.RLock()
+        self._gaps = Gaps(capacity)
+        self._block: LockedBlock | None = None
+        self._bytes = memoryview(b"")
+        self.notes: deque[Piece] = deque()
+        """Pieces that are over; appending is all that finalizers and others do. The next reservation takes them in."""
+
+    @property
+    def free(self) -> int:
+        """How many bytes are free."""
+        with self._lock:
+            self._collect()
+            return self._gaps.free
+
+    def take(self, nbytes: int) -> StagingPiece:
+        """Reserve. The context is current.
+
+        Raises:
+            NotNow: no room until something is over.
+
+        """
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise NotNow  # a finalizer or a signal handler in the middle of a reservation
+        with self._lock:
+            self._collect()
+            block = self._block or self._make()
+            piece = self._gaps.take(nbytes, ALIGNMENT)
+            if piece is None:
+                raise NotNow
+            view = self._bytes[piece.begin : piece.begin + nbytes]
+            return StagingPiece(self, piece, block.address + piece.begin, view)
+
+    def stage(self, data: Any) -> StagingPiece:
+        """Reserve room for bytes and put them there."""
+        view = memoryview(data)
+        piece = self.take(view.nbytes)
+        piece.bytes[:] = view
+        return piece
+
+    def _make(self) -> LockedBlock:
+        size = self._gaps.size
+        block = self._page_locked.take(size)
+        self._bytes = memoryview((ctypes.c_uint8 * size).from_address(block.address)).cast("B")
+        self._block = block
+        return block
+
+    def _collect(self) -> None:
+        while self.notes:
+            self._gaps.give(self.notes[0])
+            del self.notes[0]
+
+    def close(self) -> None:
+        """Give the memory back. Nothing is in flight."""
+        with self._lock:
+            block, self._block = self._block, None
+            self._gaps = Gaps(self._gaps.size)
+            self.notes.clear()
+            self._bytes = memoryview(b"")
+        if block is not None:
+            self._page_locked.give(block)

@@ -1,0 +1,64 @@
+"""Native timepoints: one submission's place on a stream, used again and again.
+
+It is what a device wait, a sleeping thread and the accounts of a stream need to know of an issued submission: its
+epoch, the event behind it, how many of the stream's places it takes, and what to keep until it is over.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from .event_pool import Event, EventPool
+
+START = 32
+
+
+NONE = Event(0)
+
+
+class NativeTimepoint:
+    """The end of one submission on a stream."""
+
+    __slots__ = ("epoch", "event", "keep", "places")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.event: Event = NONE
+        self.places = 0
+        self.keep: Any = None
+
+
+class TimepointPool:
+    """The native timepoints of one device. Any thread may use it, with the device's context current."""
+
+    def __init__(self, events: EventPool, lock: threading.RLock) -> None:
+        self._events = events
+        self._lock = lock
+        self._free = [NativeTimepoint() for _ in range(START)]
+
+    def take(self) -> NativeTimepoint:
+        """Return one with an event of its own."""
+        with self._lock:
+            point = self._free.pop() if self._free else NativeTimepoint()
+            if point.event is NONE:
+                point.event = self._events.take()
+            return point
+
+    def give(self, point: NativeTimepoint) -> None:
+        """Take one back. Its event stays with it, unless somebody still sleeps for that."""
+        with self._lock:
+            event = point.event
+            if event.uses > 1:
+                self._events.give(event)
+                point.event = NONE
+            point.keep = None
+            self._free.append(point)
+
+    def trim(self, keep: int = START) -> None:
+        """Let go of what is free beyond `keep`."""
+        with self._lock:
+            while len(self._free) > keep:
+                event = self._free.pop().event
+                if event is not NONE:
+                    self._events.give(event)

@@ -1,0 +1,176 @@
+"""Shared events to the outside: semaphores that other users of Metal in this process can wait for, and theirs for us.
+
+An exported event follows a timepoint, an imported semaphore follows an event, both through the host: what is known
+there is true, while a shared event of Metal's rises even when the work behind it failed. That is also why a failure
+cannot be told by an event: whoever waits for an exported one has to learn it some other way.
+
+One listener per device, on a serial dispatch queue of its own, hears of imported events. Its block only leaves a note:
+semaphores wake Python code, which has no business on such a thread, so a thread of ours acts on the notes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from tidegate._core.background import report_unraisable
+from tidegate._core.semaphore import Semaphore
+from tidegate._core.timepoint import Timepoint
+from tidegate.driver import Work
+from tidegate.drivers.metal import _native
+from tidegate.drivers.metal._native import Object
+from tidegate.errors import InvalidArgumentError, SemaphoreFailedError
+from tidegate.types import MAX_VALUE, Outcome
+
+if TYPE_CHECKING:
+    from tidegate.drivers.metal.device import MetalDevice
+
+EventValue = tuple[Object, int]
+
+
+class EventBarrier(Work):
+    """Signal foreign events on the GPU, then wait there for others."""
+
+    __slots__ = ("signals", "waits")
+    kind = "event_barrier"
+
+    def __init__(self, signals: Iterable[EventValue], waits: Iterable[EventValue]) -> None:
+        self.signals = tuple(signals)
+        self.waits = tuple(waits)
+
+
+class SharedEvents:
+    """The events of one device that the outside knows."""
+
+    def __init__(self, device: MetalDevice) -> None:
+        self._native = device.native
+        self._handle = device.handle
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._followers: dict[int, _Follower] = {}
+        self._notes: SimpleQueue[int | None] = SimpleQueue()
+        self._listener: Object = None
+
+    def new_event(self) -> Object:
+        """Return an MTLSharedEvent of this device."""
+        with self._native.autorelease_pool():
+            return _native.new_event(self._handle)
+
+    def barrier(self, signals: Iterable[EventValue], waits: Iterable[EventValue]) -> EventBarrier:
+        """Return work for `lowlevel.event_barrier`."""
+        return EventBarrier(signals, waits)
+
+    def export(self, timepoint: Timepoint) -> Object:
+        """Return an MTLSharedEvent that gets the timepoint's value when that is reached."""
+        event = self.new_event()
+        value, payload = timepoint.value, timepoint.semaphore.value
+        if 0 < payload < value:
+            _native.set_event_value(event, payload)
+        timepoint.add_callback(self._raiser(event))
+        return event
+
+    def _raiser(self, event: Object) -> Callable[[Timepoint, Outcome, object], None]:
+        native = self._native
+
+        def reached(point: Timepoint, outcome: Outcome, _error: object) -> None:
+            if outcome is Outcome.REACHED and point.value:
+                with native.autorelease_pool():
+                    _native.set_event_value(event, point.value)
+
+        return reached
+
+    def follow(self, event: Object, label: str) -> Semaphore:
+        """Return a semaphore that has the event's values, and gives it its own."""
+        with self._lock, self._native.autorelease_pool():
+            if self._listener is None:
+                self._listener = _native.new_listener(self._native, b"tidegate.metal.events")
+                threading.Thread(target=self._run, name="tidegate-metal-events", daemon=True).start()
+            number = next(self._numbers)
+            follower = _Follower(self, number, event, label)
+            self._followers[number] = follower
+        follower.follow_event()
+        follower.follow_semaphore()
+        return follower.semaphore
+
+    def notify(self, number: int, event: Object, value: int) -> None:
+        """Have a note left when the event has the value."""
+        put = self._notes.put
+
+        def heard(_event: Object, _value: int) -> None:
+            put(number)
+
+        listener = self._listener
+        if listener is not None:
+            _native.notify(event, listener, value, heard)
+
+    def _run(self) -> None:
+        while True:
+            number = self._notes.get()
+            if number is None:
+                return
+            follower = self._followers.get(number)
+            try:
+                if follower is not None:
+                    follower.follow_event()
+            except BaseException as error:
+                report_unraisable(error, self)
+            del follower
+
+    def forget(self, number: int) -> None:
+        """Follow an event no more."""
+        self._followers.pop(number, None)
+
+    def close(self) -> None:
+        """Follow nothing any more: imported semaphores end with their last user."""
+        with self._lock:
+            self._followers.clear()
+            if self._listener is not None:
+                self._listener = None
+                self._notes.put(None)
+
+
+class _Follower:
+    """An imported event and its semaphore, which it holds: it is who signals it (M12)."""
+
+    def __init__(self, events: SharedEvents, number: int, event: Object, label: str) -> None:
+        self._events = events
+        self._number = number
+        self._event = event
+        self.semaphore = Semaphore(min(_native.event_value(event), MAX_VALUE), label)
+
+    def follow_event(self) -> None:
+        """Take the event's value over, and hear of the next one."""
+        with self._events._native.autorelease_pool():
+            value = min(_native.event_value(self._event), MAX_VALUE)
+            self._signal(value)
+            upcoming = max(value, self.semaphore.value) + 1
+            if upcoming <= MAX_VALUE and self.semaphore.failure is None:
+                self._events.notify(self._number, self._event, upcoming)
+            else:
+                self._events.forget(self._number)
+
+    def _signal(self, value: int) -> None:
+        if value <= self.semaphore.value:
+            return
+        try:
+            self.semaphore.signal(value)
+        except (InvalidArgumentError, SemaphoreFailedError):
+            pass  # somebody else was faster, or has failed it
+
+    def follow_semaphore(self) -> None:
+        """Give the event what the semaphore is signalled to, now and from now on."""
+        upcoming = self.semaphore.value + 1
+        if upcoming <= MAX_VALUE:
+            self.semaphore.at(upcoming).add_callback(self._risen)
+
+    def _risen(self, _point: Timepoint, outcome: Outcome, _error: object) -> None:
+        if outcome is not Outcome.REACHED or self._number not in self._events._followers:
+            return
+        with self._events._native.autorelease_pool():
+            value = self.semaphore.value
+            if _native.event_value(self._event) < value:
+                _native.set_event_value(self._event, value)
+        self.follow_semaphore()

@@ -1,0 +1,91 @@
+"""Code of the simulation: libraries, kernels, functions, launches."""
+
+from __future__ import annotations
+
+from ...drivers.cuda._native import Launch
+from .calls import Calls, call
+from .launches import Function, Kernel, Library, find_code, launch_work
+from .machine import Card
+
+
+class CodeCalls(Calls):
+    """As in `Native`."""
+
+    @call("cuLibraryLoadData")
+    def load_library(self, image: bytes) -> int:
+        """Load PTX (ended by a zero), a cubin or a fatbin. Does not wait for work."""
+        library = self.machine.add(Library(self.machine, bytes(image)))
+        self.counts["libraries"] += 1
+        return library
+
+    @call("cuLibraryUnload")
+    def unload_library(self, library: int) -> None:
+        """Unload it."""
+        gone = self.machine.remove(Library, library)
+        for handle in gone.handles.values():
+            for function in self.machine.remove(Kernel, handle).functions.values():
+                self.machine.remove(Function, function)
+        self.counts["libraries"] -= 1
+
+    @call("cuLibraryGetKernel")
+    def kernel(self, library: int, name: str) -> int:
+        """Return a kernel by its name."""
+        return self._kernel(self.machine.find(Library, library), name)
+
+    def _kernel(self, library: Library, name: str) -> int:
+        code = find_code(library, name)
+        if name not in library.handles:
+            library.handles[name] = self.machine.add(Kernel(library, code))
+        return library.handles[name]
+
+    @call("cuLibraryEnumerateKernels")
+    def kernels(self, library: int) -> dict[str, int]:
+        """Return all kernels by name. Empty where the driver cannot tell."""
+        if "cuKernelGetName" in self._without or "cuLibraryEnumerateKernels" in self._without:
+            return {}
+        found = self.machine.find(Library, library)
+        return {name: self._kernel(found, name) for name in found.codes}
+
+    @call("cuKernelGetParamInfo")
+    def kernel_parameters(self, kernel: int) -> list[tuple[int, int]] | None:
+        """Return offset and size of each parameter; None where the driver cannot tell."""
+        if "cuKernelGetParamInfo" in self._without:
+            return None
+        code = self.machine.find(Kernel, kernel).code
+        return [(parameter.offset, parameter.size) for parameter in code.parameters]
+
+    @call("cuKernelGetFunction", "context")
+    def function(self, kernel: int) -> int:
+        """Return what `launch` takes, loaded onto the device, so that the first launch need not."""
+        return self._function(self.machine.find(Kernel, kernel), self._card)
+
+    def _function(self, found: Kernel, card: Card) -> int:
+        if card.index not in found.library.loaded_on:
+            self._drain(
+                "loading a function", [card]
+            )  # measured: the code reaches the device only when nothing runs there
+            found.library.loaded_on.add(card.index)
+        if card.index not in found.functions:
+            found.functions[card.index] = self.machine.add(Function(found, card))
+        return found.functions[card.index]
+
+    @call("cuFuncGetAttribute", "handle")
+    def function_attribute(self, function: int, attribute: int) -> int:
+        """Return an attribute of a function."""
+        value: int = self.machine.find(Function, function).get(attribute)
+        return value
+
+    @call("cuFuncSetAttribute", "handle")
+    def set_function_attribute(self, function: int, attribute: int, value: int) -> None:
+        """Set an attribute of a function."""
+        self.machine.find(Function, function).set(attribute, value)
+
+    @call("cuLaunchKernel", "handle")
+    def launch(self, launch: Launch, stream: int) -> None:
+        """Launch a kernel."""
+        place = self._stream(stream)
+        if self.machine.is_a(Kernel, launch.function):  # a kernel does for a function, and is loaded now if need be
+            function = self._function(self.machine.find(Kernel, launch.function), place.card)
+            launch = launch._replace(function=function)
+        work = launch_work(self.machine, launch)
+        place.put(lambda: work(place.card), 1)

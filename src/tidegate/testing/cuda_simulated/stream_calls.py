@@ -1,0 +1,125 @@
+"""Streams and events of the simulation."""
+
+from __future__ import annotations
+
+import ctypes
+
+from . import memory
+from .calls import Calls, call
+from .codes import INVALID_HANDLE, INVALID_VALUE, Refusal
+from .machine import Card
+from .stream import Event, Op, Stream
+
+
+class StreamCalls(Calls):
+    """As in `Native`."""
+
+    @call("cuStreamCreateWithPriority", "context")
+    def create_stream(self, priority: int = 0) -> int:
+        """Create a stream that does not wait for the legacy default stream."""
+        stream = self.machine.add(Stream(self._card, next(self._numbers)))
+        self.counts["streams"] += 1
+        return stream
+
+    @call("cuStreamDestroy_v2", "handle")
+    def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream; what is on it still runs."""
+        self._stream(stream)
+        self.machine.remove(Stream, stream).destroy()
+        self.counts["streams"] -= 1
+
+    @call("cuStreamQuery", "handle")
+    def stream_idle(self, stream: int) -> bool:
+        """Whether everything on a stream is over."""
+        return self._stream(stream).idle
+
+    @call("cuStreamSynchronize", "handle")
+    def synchronize_stream(self, stream: int) -> None:
+        """Block until everything on a stream is over."""
+        found = self._stream(stream)
+        found.synchronize()
+        self._synchronised(found.card)
+
+    def _synchronised(self, card: Card) -> None:
+        """Pools give back what they hold beyond their threshold whenever somebody synchronises."""
+        self._check_fault(card)
+        with self.machine.lock:
+            card.shrink_pools()
+
+    @call("cuStreamWaitEvent", "handle")
+    def wait_event(self, stream: int, event: int) -> None:
+        """Have a stream wait for what an event was last recorded behind."""
+        found = self._stream(stream)
+        op = self.machine.find(Event, event).op
+        if op is not None:
+            found.wait(op)
+
+    @call("cuStreamWriteValue64", "handle")
+    def write_value(self, stream: int, address: int, value: int) -> None:
+        """Have a stream store 64 bits, visible after everything before it."""
+        found = self._stream(stream)
+        self._check_word(address)
+        word = ctypes.c_uint64.from_address(address)
+        machine = self.machine
+
+        def store() -> None:
+            memory.touch(found.card, address, 8, "a value write", False)
+            word.value = value
+            with machine.lock:
+                pass  # a fence: whoever sees the word sees what was stored before it
+
+        found.put(store, 1)
+
+    @call("cuStreamWaitValue64_v2", "handle")
+    def wait_value(self, stream: int, address: int, value: int) -> None:
+        """Have a stream wait until 64 bits are at least `value`, compared cyclically."""
+        found = self._stream(stream)
+        self._check_word(address)
+        found.wait_value(address, value)
+
+    def _check_word(self, address: int) -> None:
+        """Words for memory operations are aligned and page-locked; pool memory is refused (measured)."""
+        if address % 8 or memory.check_range(self.machine, address, 8) != "pinned":
+            raise Refusal(INVALID_VALUE)
+
+    @call("cuEventCreate", "context")
+    def create_event(self, blocking: bool = True) -> int:
+        """Create an event without timing; `blocking`: who synchronises with it sleeps instead of spinning."""
+        event = self.machine.add(Event(self._card))
+        self.counts["events"] += 1
+        return event
+
+    @call("cuEventDestroy_v2", "handle")
+    def destroy_event(self, event: int) -> None:
+        """Destroy an event; harmless to streams that wait for it."""
+        self._check_fault(self.machine.find(Event, event).card)
+        self.machine.remove(Event, event)
+        self.counts["events"] -= 1
+
+    @call("cuEventRecord", "handle")
+    def record_event(self, event: int, stream: int) -> None:
+        """Set an event behind what is on a stream now."""
+        found, place = self.machine.find(Event, event), self._stream(stream)
+        if found.card is not place.card:
+            raise Refusal(INVALID_HANDLE)
+        found.op = place.put()
+
+    @call("cuEventQuery", "handle")
+    def event_over(self, event: int) -> bool:
+        """Whether an event has happened."""
+        op = self._recorded(event)
+        return op is None or op.over
+
+    @call("cuEventSynchronize", "handle")
+    def synchronize_event(self, event: int) -> None:
+        """Block until an event has happened."""
+        op = self._recorded(event)
+        if op is not None:
+            op.sleep()
+            self._synchronised(op.stream.card)
+
+    def _recorded(self, event: int) -> Op | None:
+        found = self.machine.find(Event, event)
+        self._check_fault(found.card)
+        op: Op | None = found.op
+        return op

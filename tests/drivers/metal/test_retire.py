@@ -1,0 +1,171 @@
+"""Retirement: threads that exist only when somebody has to be told, and what happens before anybody is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tidegate as tg
+from tidegate.drivers.metal.direct_command_buffer import LIGHT
+
+from .driver_bench import LIMIT, DriverBench
+
+
+def retirement_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tidegate-metal-compute")]
+
+
+def test_work_that_nobody_listens_to_starts_no_thread_and_is_seen_by_whoever_looks(metal: DriverBench) -> None:
+    before = len(retirement_threads())
+    done = tg.Semaphore()
+    completed = threading.Event()
+    metal.native.before_completion = lambda _commands: completed.set()
+    filled = metal.queue.fill(metal.device.allocate(64), 1, signal=done.at(1))
+    assert completed.wait(LIMIT)
+    while not filled.done:
+        pass
+    assert done.at(1).reached
+    assert len(retirement_threads()) == before
+
+
+def test_an_armed_epoch_wakes_although_nobody_looks(metal: DriverBench) -> None:
+    latch = metal.latch()
+    done = tg.Semaphore()
+    told = threading.Event()
+    latch.block(metal.queue, signal=done.at(1))
+    done.at(1).add_callback(lambda *_: told.set())
+    assert not told.is_set()
+    latch.open()
+    assert told.wait(LIMIT)
+
+
+def test_an_epoch_that_is_over_already_wakes_when_it_is_armed(metal: DriverBench) -> None:
+    filled = metal.queue.fill(metal.device.allocate(64), 1)
+    filled.wait(LIMIT)
+    timeline = filled.timeline
+    woken = threading.Event()
+
+    class Sink:
+        def wake(self, _timeline: object) -> None:
+            woken.set()
+
+    assert timeline is not None
+    before, timeline.sink = timeline.sink, Sink()  # type: ignore[assignment]
+    timeline.arm(filled.epoch)
+    assert woken.wait(LIMIT)
+    timeline.sink = before
+
+
+def test_each_armed_epoch_wakes_not_only_the_last(metal: DriverBench) -> None:
+    first, second = metal.latch(), metal.latch()
+    one, other = tg.Semaphore(), tg.Semaphore()
+    told = threading.Event()
+    blocked = first.block(metal.queue, signal=one.at(1))
+    second.block(metal.queue, wait=blocked, signal=other.at(1))
+    other.at(1).add_callback(lambda *_: None)
+    one.at(1).add_callback(lambda *_: told.set())
+    first.open()
+    assert told.wait(LIMIT)
+    assert not other.at(1).reached
+    second.open()
+    other.wait(1, LIMIT)
+
+
+def test_storage_is_back_before_the_end_is_told(metal: DriverBench) -> None:
+    """Whoever is told of the end may allocate at once, with a budget for just one buffer."""
+    device = metal.open("metal-simulated?memory=8192")
+    queue = device.queue()
+    failed: list[BaseException] = []
+
+    def again(_point: Any, outcome: tg.Outcome, _error: object) -> None:
+        try:
+            device.allocate(8192)
+        except tg.ResourceExhaustedError as error:
+            failed.append(error)
+
+    for _ in range(50):
+        buffer = queue.allocate(8192)
+        done = tg.Semaphore()
+        told = threading.Event()
+        done.at(2).add_callback(again)
+        done.at(2).add_callback(lambda *_, told=told: told.set())
+        queue.fill(buffer, 1, wait=buffer.ready, signal=done.at(1))
+        queue.free(buffer, wait=done.at(1), signal=done.at(2))
+        del buffer
+        assert told.wait(LIMIT)
+    assert not failed
+
+
+@pytest.mark.parametrize("nbytes", [4096, LIGHT + 4])
+def test_a_download_is_over_when_the_array_is_filled(metal: DriverBench, nbytes: int) -> None:
+    source = metal.upload(nbytes // 4)
+    for _ in range(20):
+        array = np.zeros(nbytes // 4, np.uint32)
+        done = tg.Semaphore()
+        told = threading.Event()
+        seen: list[bool] = []
+        done.at(1).add_callback(
+            lambda *_, array=array, told=told: (seen.append(bool((array == np.arange(nbytes // 4)).all())), told.set())
+        )
+        metal.queue.download(source, array, signal=done.at(1))
+        assert told.wait(LIMIT)
+        assert seen == [True]
+
+
+def test_a_large_download_is_copied_by_the_retirement_thread(metal: DriverBench) -> None:
+    threads: list[str] = []
+
+    class Watched(np.ndarray[Any, Any]):
+        """Tells who writes into it: `np.copyto` asks an array of a subclass first."""
+
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return function(*(np.asarray(each) for each in args), **kwargs)
+
+    source = metal.upload(LIGHT)
+    target = np.zeros(LIGHT * 4, np.uint8).view(Watched)
+    from tidegate.driver import Download
+
+    work = Download(source, target)
+    submission = metal.queue._submit(work, None, None)
+    submission.wait(LIMIT)
+    assert threads
+    assert all(name.startswith("tidegate-metal-") for name in threads)
+
+
+def test_closing_a_lost_device_keeps_what_is_in_flight_until_it_has_landed() -> None:
+    bench = DriverBench()
+    latch = bench.latch()
+    buffer = bench.device.allocate(64)
+    latch.block(bench.queue)
+    bench.queue.fill(buffer, 1)
+    flights = [flight for timeline in bench.timelines for flight in timeline.flights]
+    assert flights
+    from tidegate.testing import lose_device
+
+    lose_device(bench.device)
+    bench.device.close(LIMIT)
+    timelines = bench.timelines
+    latch.open()
+    for timeline in timelines:
+        thread = timeline.retirement._thread
+        if thread is not None:
+            thread.join(LIMIT)
+            assert not thread.is_alive()
+        assert not timeline.flights
+    bench.close()
+
+
+def test_an_abandoned_device_keeps_what_is_in_flight_for_ever(metal: DriverBench, monkeypatch: Any) -> None:
+    from tidegate.drivers.metal import _native
+
+    latch = metal.latch()
+    latch.block(metal.queue)
+    kept: list[object] = []
+    monkeypatch.setattr(_native, "keep_for_ever", kept.append)
+    metal.inner.abandon()
+    assert kept == [flight for timeline in metal.timelines for flight in timeline.flights]
+    assert len(kept) == 1

@@ -1,0 +1,294 @@
+"""Shared events as semaphores to the outside: exported, imported, and waited for on the GPU."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+import tidegate as tg
+from tidegate import lowlevel
+from tidegate.types import MAX_VALUE
+
+from .driver_bench import LIMIT, DriverBench
+
+
+class Foreign:
+    """Another framework in the process: its own queue on the same device, which knows nothing of Tidegate."""
+
+    def __init__(self, metal: DriverBench) -> None:
+        self._native = metal.native
+        self._device = metal.inner.handle
+        self._queue = self._device.newCommandQueue()
+
+    def run(self, *, waits: Any = (), signals: Any = ()) -> Any:
+        """Commit a command buffer that waits for events and then signals others."""
+        with self._native.autorelease_pool():
+            commands = self._queue.commandBuffer()
+            for event, value in waits:
+                commands.encodeWaitForEvent_value_(event, value)
+            for event, value in signals:
+                commands.encodeSignalEvent_value_(event, value)
+            commands.commit()
+        return commands
+
+    def event(self) -> Any:
+        return self._device.newSharedEvent()
+
+
+@pytest.fixture
+def foreign(metal: DriverBench) -> Foreign:
+    return Foreign(metal)
+
+
+# Export -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exported_event_gets_the_value_when_the_timepoint_is_reached(metal: DriverBench) -> None:
+    sem = tg.Semaphore(2)
+    event = lowlevel.export_event(sem.at(5), metal.device)
+    assert event.signaledValue() == 2
+    sem.signal(4)
+    assert event.signaledValue() == 2
+    sem.signal(9)
+    assert event.signaledValue() == 5
+
+
+def test_exporting_what_is_reached_gives_an_event_that_has_the_value(metal: DriverBench) -> None:
+    sem = tg.Semaphore(7)
+    assert lowlevel.export_event(sem.at(7), metal.device).signaledValue() == 7
+    assert lowlevel.export_event(sem.at(3), metal.device).signaledValue() == 3
+
+
+def test_foreign_gpu_work_waits_for_ours(metal: DriverBench, foreign: Foreign) -> None:
+    sem = tg.Semaphore()
+    event = lowlevel.export_event(sem.at(1), metal.device)
+    theirs = foreign.run(waits=[(event, 1)])
+    latch = metal.latch()
+    latch.block(metal.queue, signal=sem.at(1))
+    assert theirs.status() < 4
+    latch.open()
+    with metal.native.autorelease_pool():
+        theirs.waitUntilCompleted()
+    assert theirs.status() == 4
+
+
+def test_a_failure_leaves_the_exported_event_where_it_is(metal: DriverBench) -> None:
+    sem = tg.Semaphore()
+    event = lowlevel.export_event(sem.at(1), metal.device)
+    sem.fail(RuntimeError("no"))
+    assert event.signaledValue() == 0
+
+
+def test_the_event_of_failed_work_is_not_signalled_to_the_outside(metal: DriverBench) -> None:
+    """Metal signals a queue's own event although the work failed; the exported one follows the host."""
+    metal.native.fault("command_buffer")
+    sem = tg.Semaphore()
+    event = lowlevel.export_event(sem.at(1), metal.device)
+    failed = metal.queue.fill(metal.device.allocate(64), 1, signal=sem.at(1))
+    with pytest.raises(tg.SemaphoreFailedError):
+        failed.wait(LIMIT)
+    assert event.signaledValue() == 0
+
+
+# Import -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_imported_semaphore_begins_with_the_events_value(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    event.setSignaledValue_(41)
+    sem = lowlevel.import_event(event, metal.device, label="theirs")
+    assert sem.value == sem.query() == 41
+    sem.wait(41, 0)
+    assert "theirs" in repr(sem)
+
+
+def test_an_imported_semaphore_follows_the_host_and_the_gpu(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    event.setSignaledValue_(2)
+    sem.wait(2, LIMIT)
+    foreign.run(signals=[(event, 40)])
+    sem.wait(40, LIMIT)
+    assert sem.value == 40
+
+
+def test_every_value_is_heard_of_in_one_long_chain(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    for value in range(1, 200):
+        event.setSignaledValue_(value)
+        sem.wait(value, LIMIT)
+
+
+def test_a_wait_for_an_imported_semaphore_times_out_and_can_be_repeated(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    for timeout in (0, 0.01):
+        with pytest.raises(tg.DeadlineExceededError):
+            sem.wait(1, timeout)
+    event.setSignaledValue_(1)
+    sem.wait(1, LIMIT)
+
+
+def test_any_and_all_mix_imported_and_own_timepoints(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem, own = lowlevel.import_event(event, metal.device), tg.Semaphore()
+    event.setSignaledValue_(1)
+    assert tg.wait_any([own.at(1), sem.at(1)], LIMIT) == sem.at(1)
+    own.signal(1)
+    tg.wait_all([own.at(1), sem.at(1)], LIMIT)
+
+
+def test_our_work_waits_for_theirs(metal: DriverBench, foreign: Foreign) -> None:
+    event, gate = foreign.event(), foreign.event()
+    foreign.run(waits=[(gate, 1)], signals=[(event, 1)])
+    sem = lowlevel.import_event(event, metal.device)
+    buffer = metal.device.allocate(64)
+    filled = metal.queue.fill(buffer, 4, wait=sem.at(1))
+    assert not filled.done
+    gate.setSignaledValue_(1)
+    filled.wait(LIMIT)
+    assert buffer.read(timeout=LIMIT) == bytes([4]) * 64
+
+
+def test_signalling_an_imported_semaphore_raises_the_event(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    sem.signal(3)
+    assert event.signaledValue() == 3
+    metal.queue.fill(metal.device.allocate(64), 1, signal=sem.at(5)).wait(LIMIT)
+    theirs = foreign.run(waits=[(event, 5)])
+    with metal.native.autorelease_pool():
+        theirs.waitUntilCompleted()
+    assert event.signaledValue() == 5
+
+
+def test_the_event_rising_on_its_own_does_not_come_back_at_it(metal: DriverBench, foreign: Foreign) -> None:
+    """The simulation refuses a value that does not rise; both sides are raised in turn here, many times."""
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    for value in range(1, 100, 2):
+        event.setSignaledValue_(value)
+        sem.wait(value, LIMIT)
+        sem.signal(value + 1)
+        assert event.signaledValue() == value + 1
+
+
+def test_an_imported_semaphore_is_followed_although_its_user_dropped_it(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    filled = metal.queue.fill(metal.device.allocate(64), 1, wait=lowlevel.import_event(event, metal.device).at(1))
+    gc.collect()
+    event.setSignaledValue_(1)
+    filled.wait(LIMIT)
+
+
+def test_closing_the_device_ends_what_it_followed(foreign: Foreign, metal: DriverBench) -> None:
+    other = metal.open()
+    event = foreign.event()
+    point = lowlevel.import_event(event, other).at(1)
+    told: list[BaseException | None] = []
+    ended = threading.Event()
+    point.add_callback(lambda _point, _outcome, error: (told.append(error), ended.set()))
+    other.close(LIMIT)
+    del point
+    gc.collect()
+    assert ended.wait(LIMIT)
+    assert isinstance(told[0], tg.AbortedError)
+
+
+def test_a_failed_semaphore_stops_following(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    sem.fail(RuntimeError("enough"))
+    event.setSignaledValue_(1)
+    with pytest.raises(tg.SemaphoreFailedError):
+        sem.wait(1, LIMIT)
+    assert event.signaledValue() == 1
+
+
+def test_values_beyond_the_largest_payload_are_taken_for_it(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    event.setSignaledValue_(2**64 - 1)
+    sem.wait(MAX_VALUE, LIMIT)
+    assert sem.value == MAX_VALUE
+
+
+def test_one_listener_and_one_thread_serve_all_imported_events(metal: DriverBench, foreign: Foreign) -> None:
+    events = [foreign.event() for _ in range(20)]
+    before = sum(thread.name == "tidegate-metal-events" for thread in threading.enumerate())
+    sems = [lowlevel.import_event(event, metal.device) for event in events]
+    for event in events:
+        event.setSignaledValue_(1)
+    tg.wait_all([sem.at(1) for sem in sems], LIMIT)
+    assert sum(thread.name == "tidegate-metal-events" for thread in threading.enumerate()) <= max(before, 1) + 1
+
+
+def test_no_python_of_ours_but_a_note_runs_on_the_listeners_queue(metal: DriverBench, foreign: Foreign) -> None:
+    """Callbacks of an imported semaphore run on a thread of ours."""
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    threads: list[str] = []
+    told = threading.Event()
+    sem.at(1).add_callback(lambda *_: (threads.append(threading.current_thread().name), told.set()))
+    foreign.run(signals=[(event, 1)])
+    assert told.wait(LIMIT)
+    assert threads == ["tidegate-metal-events"]
+
+
+def test_an_export_of_an_import_rises_with_its_event(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    exported = lowlevel.export_event(lowlevel.import_event(event, metal.device).at(3), metal.device)
+    theirs = foreign.run(waits=[(exported, 3)])
+    event.setSignaledValue_(3)
+    with metal.native.autorelease_pool():
+        theirs.waitUntilCompleted()
+
+
+# On the GPU, and which device ---------------------------------------------------------------------------------------
+
+
+def test_an_event_barrier_signals_before_it_waits_and_is_over_after_it(metal: DriverBench, foreign: Foreign) -> None:
+    inside, opened = foreign.event(), foreign.event()
+    done = tg.Semaphore()
+    barrier = lowlevel.event_barrier(
+        metal.queue, signals=[(inside, 3)], waits=[(opened, 2)], wait=None, signal=done.at(1)
+    )
+    theirs = foreign.run(waits=[(inside, 3)], signals=[(opened, 2)])
+    barrier.wait(LIMIT)
+    assert done.at(1).reached
+    with metal.native.autorelease_pool():
+        theirs.waitUntilCompleted()
+
+
+def test_without_a_device_the_only_one_with_events_serves(metal: DriverBench) -> None:
+    sem = tg.Semaphore(1)
+    with tg.open_device("cpu"):
+        assert lowlevel.export_event(sem.at(1)).signaledValue() == 1
+    metal.open()
+    with pytest.raises(tg.InvalidArgumentError, match="several"):
+        lowlevel.export_event(sem.at(1))
+
+
+def test_devices_without_events_say_so(metal: DriverBench) -> None:
+    sem = tg.Semaphore()
+    with tg.open_device("cpu") as cpu:
+        with pytest.raises(tg.UnsupportedError, match="no events"):
+            lowlevel.export_event(sem.at(1), cpu)
+        with pytest.raises(tg.UnsupportedError):
+            lowlevel.import_event(object(), cpu)
+        with pytest.raises(tg.UnsupportedError):
+            lowlevel.event_barrier(cpu.queue())
+    metal.device.close(LIMIT)
+    with pytest.raises(tg.FailedPreconditionError, match="open"):
+        lowlevel.export_event(sem.at(1))
+    with pytest.raises(tg.ClosedError):
+        lowlevel.export_event(sem.at(1), metal.device)
+
+
+def test_what_is_no_timepoint_cannot_be_exported(metal: DriverBench) -> None:
+    with pytest.raises(TypeError, match="timepoint"):
+        lowlevel.export_event(tg.Semaphore(), metal.device)  # type: ignore[arg-type]

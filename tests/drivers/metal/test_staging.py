@@ -1,0 +1,142 @@
+"""The staging buffer: ranges that never overlap while the GPU reads them, room that comes back, and spilling."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tidegate as tg
+from tidegate.drivers.metal.staging import ALIGNMENT, CAPACITY, Held
+
+from .driver_bench import LIMIT, DriverBench, in_threads
+
+
+@pytest.fixture
+def switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def staged(metal: DriverBench) -> int:
+    """How many bytes are reserved."""
+    ranges = metal.inner.staging.ranges
+    return ranges.capacity - ranges.free_bytes
+
+
+def test_it_is_shared_write_combined_memory_of_128_kib(metal: DriverBench) -> None:
+    staging = metal.inner.staging
+    assert staging.ranges.capacity == CAPACITY == 128 * 1024
+    buffer = staging._memory.storage.buffer
+    assert (buffer.storageMode(), buffer.cpuCacheMode()) == (0, 1)
+
+
+def test_ranges_are_aligned_for_arguments(metal: DriverBench) -> None:
+    kept: list[Any] = []
+    offsets = [metal.inner.staging.put(bytes(size), kept)[1] for size in (1, 100, 4096, 3)]
+    assert all(offset % ALIGNMENT == 0 for offset in offsets)
+    assert len(set(offsets)) == 4
+
+
+def test_updates_in_flight_keep_their_ranges_and_their_data(metal: DriverBench) -> None:
+    """Many updates wait in a native queue at once; each must still read its own bytes when its turn comes."""
+    latch = metal.latch()
+    point: Any = latch.block(metal.queue)
+    buffers = [metal.device.allocate(1024) for _ in range(20)]
+    for number, buffer in enumerate(buffers):
+        point = metal.queue.update(buffer, bytes([number + 1]) * 1024, wait=point)
+    assert staged(metal) == 20 * 1024
+    latch.open()
+    point.wait(LIMIT)
+    assert [set(buffer.read(timeout=LIMIT)) for buffer in buffers] == [{number + 1} for number in range(20)]
+    assert staged(metal) == 0
+
+
+def test_room_comes_back_with_each_command_buffer_while_others_are_in_flight(metal: DriverBench) -> None:
+    latch = metal.latch()
+    blocked = metal.queue.update(metal.device.allocate(4096), bytes(4096), wait=latch.block(metal.queue))
+    for _ in range(100):
+        metal.queue.update(metal.device.allocate(8192), bytes(8192)).wait(LIMIT)
+    assert staged(metal) == 4096
+    assert metal.inner.staging.spills == 0
+    latch.open()
+    blocked.wait(LIMIT)
+    assert staged(metal) == 0
+
+
+def test_what_finds_no_room_or_never_could_spills_to_a_buffer_of_its_own(metal: DriverBench) -> None:
+    latch = metal.latch()
+    point: Any = latch.block(metal.queue)
+    large = np.random.default_rng(2).integers(0, 256, CAPACITY + 4096, np.uint8).tobytes()
+    buffers = [metal.device.allocate(40_000) for _ in range(8)]
+    for number, buffer in enumerate(buffers):
+        point = metal.queue.update(buffer, bytes([number + 1]) * 40_000, wait=point)
+    most = metal.device.allocate(len(large))
+    point = metal.queue.update(most, large, wait=point)
+    assert metal.inner.staging.spills >= 6
+    latch.open()
+    point.wait(LIMIT)
+    assert [set(buffer.read(timeout=LIMIT)) for buffer in buffers] == [{number + 1} for number in range(8)]
+    assert most.read(timeout=LIMIT) == large
+    assert staged(metal) == 0
+
+
+def test_failed_work_gives_its_room_back_too(metal: DriverBench) -> None:
+    metal.native.fault("command_buffer")
+    failed = metal.queue.update(metal.device.allocate(4096), bytes(4096))
+    with pytest.raises(tg.SemaphoreFailedError):
+        failed.wait(LIMIT)
+    assert staged(metal) == 0
+
+
+def test_refused_work_gives_its_room_back_at_once(metal: DriverBench) -> None:
+    """The second binding is gone by the time the first is staged: nothing of the command buffer may stay taken."""
+    buffer = metal.device.allocate(64)
+    with metal.device.record() as commands:
+        commands.update(metal.device.allocate(64), bytes(64))
+        commands.fill(buffer, 1)
+    gate = tg.Semaphore()
+    late = metal.queue.execute(commands, wait=gate.at(1))
+    metal.queue.free(buffer).wait(LIMIT)
+    gate.signal(1)
+    with pytest.raises(tg.SemaphoreFailedError) as caught:
+        late.wait(LIMIT)
+    assert isinstance(caught.value.__cause__, tg.FailedPreconditionError)
+    assert staged(metal) == 0
+
+
+def test_a_reservation_inside_a_reservation_spills(metal: DriverBench) -> None:
+    """As a finalizer or signal handler would make it, on the thread that holds the lock."""
+    ranges = metal.inner.staging.ranges
+    with ranges._lock:
+        assert not Held(ranges, 16).take()
+    held = Held(ranges, 16)
+    assert held.take()
+
+
+def test_eight_threads_reserve_at_once_and_no_two_ranges_overlap(metal: DriverBench, switch_often: None) -> None:
+    reserve_in_eight_threads(metal)
+
+
+def reserve_in_eight_threads(metal: DriverBench, rounds: int = 300) -> None:
+    """Each writes its mark into all it has reserved, and finds nothing else there before it gives anything back."""
+    ranges = metal.inner.staging.ranges
+
+    def run(number: int) -> None:
+        random = np.random.default_rng(number)
+        for _ in range(rounds):
+            mine = [Held(ranges, int(random.integers(1, 2000))) for _ in range(4)]
+            mine = [held for held in mine if held.take()]
+            for held in mine:
+                held.bytes()[:] = number + 1
+            for held in mine:
+                assert set(held.bytes().tolist()) == {number + 1}, "two ranges overlap"
+            del held
+
+    in_threads(8, run)
+    assert ranges.free_bytes == ranges.capacity, "room was lost"
