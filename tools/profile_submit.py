@@ -101,6 +101,7 @@ def cases(bench: Bench) -> dict[str, Once]:
         ),
         "chain-barrier": lambda n: barrier(wait=at(n), signal=at(n + 1)),
         "kernel": lambda n: dispatch(function, groups, bindings=buffers),
+        "kernel-wait": lambda n: dispatch(function, groups, bindings=buffers).wait(TIMEOUT),
         "lane-kernel": lambda n: lane.dispatch(function, groups, bindings=buffers),
         "chain-fill": lambda n: queue.fill(other, 7, wait=at(n), signal=at(n + 1)),
         "chain-execute": lambda n: execute(bench.commands, bindings=buffers, wait=at(n), signal=at(n + 1)),
@@ -137,7 +138,7 @@ def measure(name: str, arguments: argparse.Namespace, library: Any, profile: boo
     with tg.open_device(f"cuda-null?submit={arguments.submit}&epochs={arguments.epochs}") as device:
         bench = Bench(device)
         once = cases(bench)[name]
-        library.null_set_lag(ctypes.c_uint64(arguments.lag))
+        library.null_set_lag(ctypes.c_uint64(0 if name.endswith("-wait") else arguments.lag))
         run(once, 10 * BATCH, library, bench.semaphore)
         finish(bench, library, BATCH)
         if profile:

@@ -84,6 +84,7 @@ __all__ = [
     "Fill",
     "Free",
     "Interop",
+    "Mark",
     "Recording",
     "Signature",
     "Sink",
@@ -178,6 +179,14 @@ class Barrier(Work):
     kind = "barrier"
     cost = 0
     empty = True
+
+
+class Mark(Work):
+    """Nothing, but on the device: its end is a moment in the order of a native queue."""
+
+    __slots__ = ()
+    kind = "mark"
+    cost = 0
 
 
 class Allocate(Work):
@@ -401,6 +410,10 @@ class Interop(ABC):
     @abstractmethod
     def address(self, storage: Storage) -> int:
         """Return where a storage lies, as the other library shall see it."""
+
+    @abstractmethod
+    def exported(self, storage: Storage, stream: object) -> None:
+        """A storage was given to a user of a foreign stream: it must outlive what that has there when it lets go."""
 
     @abstractmethod
     def follow(self, stream: object, timeline: EpochTimeline, epoch: int) -> None:

@@ -144,6 +144,7 @@ def test_a_closed_device_is_forgotten_refuses_everything_and_may_be_closed_again
     for call in (
         lambda: device.queue(),
         lambda: device.lane(),
+        lambda: device.lane(device.queues[0]),
         lambda: device.allocate(1),
         lambda: device.upload(b"x"),
         lambda: device.create_pool(),
@@ -182,6 +183,8 @@ def test_closing_drains_what_follows_from_issued_work_and_gives_up_the_rest(
         device.close(0)
     assert device.health is tg.Health.CLOSED
     assert (hand.closed, device._closed) == (0, False)
+    with pytest.raises(tg.ClosedError):
+        device.queue()
     assert [isinstance(one.error, tg.AbortedError) for one in (mixed, lonely, above)] == [True] * 3
     assert str(lonely.error) == f"{lonely.describe()} was given up: device 'hand' is closed"
     assert "device 'hand' is not drained: 4 submissions still run: " in str(caught.value)
@@ -657,3 +660,14 @@ def test_options_of_later_versions_are_refused() -> None:
         tg.open_device("null", trace=True)
     with tg.open_device("null", validate=False, trace=None):
         pass
+
+
+def test_a_device_whose_constructor_failed_is_dropped_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    device = Device.__new__(Device)
+    del device
+    gc.collect()
+    assert unraisable == []

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate as tg
-from tidegate._core.submission import site_text
+from tidegate._core import explain as explain_module
+from tidegate._core.submission import FINISHING, HELD, site_text
 
 LIMIT = 30.0
 
@@ -225,3 +226,49 @@ def test_a_site_is_the_line_of_the_instruction_also_in_a_call_over_several_lines
     )
     number = int(first.rsplit(":", 1)[1])
     assert made.line == f"{__file__}:{number + 1}"
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(36, 0), (37, 0), (38, 2), (100, 64)])
+def test_of_more_than_37_lines_the_first_24_and_the_last_12_are_kept(
+    monkeypatch: pytest.MonkeyPatch, count: int, left_out: int
+) -> None:
+    monkeypatch.setattr(explain_module, "_chain", lambda _target: [str(number) for number in range(count)])
+    lines = explain_module.explain_targets([(tg.Semaphore()._state, 1)]).splitlines()
+    if not left_out:
+        assert lines == [str(number) for number in range(count)]
+        return
+    assert lines[:24] == [str(number) for number in range(24)]
+    assert lines[24] == f"... {left_out} more links ..."
+    assert lines[25:] == [str(number) for number in range(count - 12, count)]
+
+
+def test_a_chain_that_is_endless_for_all_practical_purposes_is_told_up_to_a_bound(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_module, "_MOST_LINKS", 5)
+    semaphore = tg.Semaphore()
+    held = [device.queue().barrier(wait=semaphore.at(n), signal=semaphore.at(n + 1)) for n in range(1, 20)]
+    assert len(explain_module._chain((semaphore._state, 20))) == 5
+    held[0].cancel()
+
+
+def test_a_second_way_to_what_the_first_way_told_is_no_cycle(device: tg.Device) -> None:
+    queue, gate, one, two, three = device.queue(), tg.Semaphore(), tg.Semaphore(), tg.Semaphore(), tg.Semaphore()
+    first = queue.barrier(wait=gate.at(1), signal=one.at(1))
+    queue.barrier(wait=one.at(1), signal=two.at(1))
+    last = queue.barrier(wait=[one.at(1), two.at(1)], signal=three.at(1))
+    deep = queue.barrier(wait=[three.at(1), two.at(1), one.at(1)])
+    for submission in (last, deep):
+        text = submission.explain()
+        assert "cycle" not in text
+        assert text.count("nobody has promised this signal") == 1
+    first.cancel()
+
+
+def test_what_is_just_ending_says_so(device: tg.Device) -> None:
+    gate, done = tg.Semaphore(), tg.Semaphore()
+    held = device.queue().barrier(wait=gate.at(1), signal=done.at(1))
+    held._stage = FINISHING
+    assert done.at(1).explain().splitlines()[0].endswith(", finishing")
+    held._stage = HELD
+    held.cancel()

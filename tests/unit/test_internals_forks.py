@@ -1,4 +1,4 @@
-"""What a forked child finds: everything of its parent refused, nothing of it running, and room for a life of its own."""
+"""What a forked child finds: everything of its parent refused, nothing of it running, and room for its own life."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ def test_the_devices_of_the_parent_are_refused_and_forgotten_and_new_ones_work()
         held = queue.fill(buffer, 0, wait=done.at(1))
 
         def child() -> Any:
+            with pytest.raises(tg.FailedPreconditionError, match=r"^buffer of 4 bytes was made before this process"):
+                buffer.read()
             calls = [
                 lambda: queue.barrier(),
                 lambda: queue.barrier(signal=tg.Semaphore().at(1)),
@@ -116,6 +118,7 @@ def test_the_devices_of_the_parent_are_refused_and_forgotten_and_new_ones_work()
             ]
             polled = len(progress.pollers)
             with tg.open_device("cpu?workers=1", label="new") as new:
+                assert reaper._started
                 fresh = new.allocate(4)
                 new.queue().fill(fresh, 7).wait(LIMIT)
                 called = new.queue().host_call(lambda: 42).result(LIMIT)

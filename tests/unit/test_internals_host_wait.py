@@ -428,6 +428,9 @@ def test_a_poll_lets_the_devices_progress_once_and_looks_again(clock: Clock) -> 
     clock.progress = progress
     semaphore.wait(1, 0)
     assert clock.polls == 2
+    other, point = tg.Semaphore(), semaphore.at(2)
+    clock.progress = lambda _number: semaphore._state.__setattr__("payload", 2) or True
+    assert tg.wait_any([other.at(1), point], 0) is point
 
 
 def test_a_poll_inside_a_callback_or_a_core_section_touches_no_device(clock: Clock) -> None:

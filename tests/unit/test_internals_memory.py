@@ -18,7 +18,7 @@ from tidegate._core import buffer as buffers
 from tidegate._core import files, operations, view
 from tidegate._core.buffer import FAILED, FREED, LIVE, PENDING, FreeRequest, Memory
 from tidegate._core.files import _checked_object, _File
-from tidegate._core.kernel import checked_workgroups
+from tidegate._core.kernel import _plain, checked_workgroups, is_plain
 from tidegate._core.submission import Submission
 from tidegate._core.view import _SharedDevice
 from tidegate.driver import SlotSpan
@@ -473,9 +473,9 @@ def test_a_pool_belongs_to_its_device_and_counts_what_it_reserved(device: tg.Dev
     assert counts.budget_bytes == 1 << 20
     whole = device.statistics()
     assert whole.reserved_bytes == (whole.allocated_bytes or 0) + (whole.pooled_bytes or 0)
-    with tg.open_device("cpu?workers=1", label="other") as other:
-        with refused(tg.InvalidArgumentError, r"^pool 'p' belongs to device 'dev', not to device 'other'$"):
-            other.queue().allocate(1, pool=pool)
+    text = r"^pool 'p' belongs to device 'dev', not to device 'other'$"
+    with tg.open_device("cpu?workers=1", label="other") as other, refused(tg.InvalidArgumentError, text):
+        other.queue().allocate(1, pool=pool)
 
 
 def test_an_allocation_is_on_its_lane_and_tells_its_line(opened: tuple[tg.Device, HandDevice]) -> None:
@@ -561,9 +561,9 @@ def test_a_scattered_download_of_memory_the_host_cannot_see_goes_through_the_que
 def test_functions_belong_to_their_device_and_take_no_negative_local_memory(device: tg.Device) -> None:
     function = device.load(tg.Kernel("noop", bindings=0, cpu=noop))["noop"]
     device.queue().dispatch(function, 1).wait(LIMIT)
-    with tg.open_device("cpu?workers=1", label="other") as other:
-        with refused(tg.InvalidArgumentError, r"^function 'noop' belongs to device 'dev', not to device 'other'$"):
-            other.queue().dispatch(function, 1)
+    text = r"^function 'noop' belongs to device 'dev', not to device 'other'$"
+    with tg.open_device("cpu?workers=1", label="other") as other, refused(tg.InvalidArgumentError, text):
+        other.queue().dispatch(function, 1)
     with refused(TypeError, r"^dispatch takes a function of an executable, not int$"):
         device.queue().dispatch(3, 1)  # type: ignore[arg-type]
     with refused(tg.InvalidArgumentError, r"^function 'noop': the local memory is -1, and must be 0 or more$"):
@@ -781,9 +781,7 @@ def test_the_rest_of_a_file_must_fit(tmp_path: Path, device: tg.Device) -> None:
         device.queue().read_file(path, target, file_offset=-1)
 
 
-def test_files_longer_than_a_chunk_are_read_and_written_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_longer_than_a_chunk_are_read_and_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_CHUNK", 3)
     path = tmp_path / "f"
     data = np.arange(10, dtype=np.uint8)
@@ -966,7 +964,11 @@ def test_a_lane_can_be_awaited_and_keeps_its_name(device: tg.Device) -> None:
     asyncio.run(wait())
     assert buffer.read() == b"\x03" * 4
     lane.reset()
-    assert (lane._line.label, lane.label, repr(lane)) == ("l", "l", "<tidegate.Lane 'l' on queue 'compute' of device 'dev'>")
+    assert (lane._line.label, lane.label, repr(lane)) == (
+        "l",
+        "l",
+        "<tidegate.Lane 'l' on queue 'compute' of device 'dev'>",
+    )
     unnamed = device.lane()
     unnamed.reset()
     assert unnamed._line.label == "lane"
@@ -992,3 +994,127 @@ def test_threads_that_import_at_once_share_one_device() -> None:
     assert len(set(map(id, found))) == 1
     found[0].close(LIMIT)
     assert buffers.PENDING == "not committed yet"
+
+
+def test_a_file_that_cannot_be_opened_is_finalized_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with pytest.raises(FileNotFoundError):
+        _File(tmp_path / "none", write=False)
+    with pytest.raises(TypeError):
+        _File(3, write=False)
+    assert unraisable == []
+
+
+def test_a_download_of_a_part_does_not_stand_for_the_whole_buffer(device: tg.Device) -> None:
+    buffer = device.upload(bytes(16))
+    device.queue().download(buffer, shape=4).wait(LIMIT)
+    assert not buffer._memory.given_up
+
+
+def test_an_empty_recording_still_checks_its_table(device: tg.Device) -> None:
+    with device.record() as empty:
+        pass
+    with pytest.raises(TypeError, match="takes a buffer, not str"):
+        device.queue().execute(empty, bindings=["x"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^execute takes a command buffer, not int$"):
+        device.queue().execute(3)  # type: ignore[arg-type]
+    device.queue().execute(empty, bindings=[device.allocate(4)]).wait(LIMIT)
+
+
+def test_the_search_for_staging_begins_behind_the_last_range_and_goes_forward(device: tg.Device) -> None:
+    staging = StagingBuffer(device, 64)
+    staging._gaps, staging._next = [(0, 16), (32, 48)], 16
+    assert staging._take(8, 8) == 32
+    staging._gaps, staging._next = [(0, 8), (16, 20), (32, 40)], 18
+    assert staging._take(8, 8) == 32
+    staging._gaps, staging._next = [(0, 8)], 8
+    staging.reserve(0).release()
+    assert staging._gaps == [(0, 8)]
+    assert staging._take(0, 16) == 0
+    staging._gaps = []
+    assert staging._take(0, 16) == 0
+    assert staging._take(1, 1) is None
+
+
+def test_a_recorded_copy_writes_as_much_as_it_reads(device: tg.Device) -> None:
+    small, large = device.upload(b"abcd"), device.upload(b"12345678")
+    with device.record() as commands:
+        commands.copy(small, large)
+    work = commands._commands[0].work
+    assert (work.source.nbytes, work.target.nbytes) == (4, 4)
+    device.queue().execute(commands).wait(LIMIT)
+    assert large.read() == b"abcd5678"
+
+
+def test_recorded_calls_are_checked_like_submitted_ones(device: tg.Device) -> None:
+    function = device.load(tg.Kernel("noop", bindings=0, cpu=noop))["noop"]
+    counts = device.allocate(12)
+    commands = device.record()
+    with pytest.raises(TypeError, match=r"^dispatch takes a function of an executable, not int$"):
+        commands.dispatch(3, 1)  # type: ignore[arg-type]
+    with pytest.raises(
+        tg.InvalidArgumentError, match=r"^function 'noop': the local memory is -1, and must be 0 or more$"
+    ):
+        commands.dispatch(function, 1, local_memory=-1)
+    commands.dispatch(function, 1)
+    commands.dispatch_indirect(function, counts=counts)
+    commands.dispatch_indirect(function, counts=counts, local_memory=8)
+    commands.end()
+    assert [command.work.local_memory for command in commands._commands] == [0, 0, 8]
+    assert device.load(noop).label == ""
+
+
+def test_ranges_of_slots_that_several_commands_name_are_looked_at_once(device: tg.Device) -> None:
+    with device.record() as commands:
+        for _ in range(3):
+            commands.fill(tg.Slot(0), 0, length=4)
+        commands.fill(tg.Slot(0), 0, offset=4, length=4)
+    assert commands._slot_spans == [SlotSpan(0, 0, 4), SlotSpan(0, 4, 4)]
+
+
+def test_counts_that_need_no_check_are_three_ints_within_bounds() -> None:
+    top = 2**32 - 1
+    for good in ((1, 1, 1), (0, 0, 0), (top, top, top)):
+        assert is_plain(good)
+    for wrong in (
+        1,
+        [1, 1, 1],
+        (1, 1),
+        (1, 1, 1, 1),
+        *[(1,) * place + (bad,) + (1,) * (2 - place) for place in range(3) for bad in (-1, top + 1, True, 1.0)],
+    ):
+        assert not is_plain(wrong)
+
+
+@pytest.mark.parametrize("code", "bBhHiIlLqQ")
+def test_ints_that_fit_and_numbers_of_the_type_itself_need_no_look(code: str) -> None:
+    kind = np.dtype(code)
+    low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    for value in {low, 1, high} - {0}:
+        found = _plain(value, kind)
+        assert (found, found.dtype) == (value, kind)
+    for value in (low - 1, high + 1, True, 1.0, np.float32(1)):
+        assert _plain(value, kind) is None
+    itself = kind.type(3)
+    assert _plain(itself, kind) is itself
+    assert _plain(1, np.dtype(np.float32)) is None
+    pair = np.dtype([("a", "i4")])
+    assert _plain(np.zeros((), pair)[()], pair) is None
+
+
+def test_no_constants_are_no_constants_and_zero_is_one(device: tg.Device) -> None:
+    none = device.load(tg.Kernel("none", bindings=0, cpu=noop))["none"]
+    assert none.convert_constants(()) == ()
+    assert none.convert_constants([]) == ()
+    with pytest.raises(tg.InvalidArgumentError, match=r"^function 'none' takes 0 constants, and 1 were given$"):
+        none.convert_constants((1,))
+    one = device.load(tg.Kernel("one", bindings=0, constants=["i4"], cpu=noop))["one"]
+    assert one.convert_constants((0,)) == (0,)
+    with pytest.raises(tg.InvalidArgumentError, match=r"^function 'one' takes 1 constants, and 0 were given$"):
+        one.convert_constants(())
+    for local in (True, 1.5):
+        with pytest.raises(TypeError, match="the local memory must be an int"):
+            device.queue().dispatch(none, 1, local_memory=local)  # type: ignore[arg-type]

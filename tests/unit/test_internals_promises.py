@@ -291,7 +291,8 @@ def test_a_wait_decided_while_the_driver_refuses_is_not_missed(bench: Bench, fai
     bench.work(signal=semaphore.at(1))
     problem = ValueError("meanwhile")
 
-    def meanwhile(_ticket: object) -> None:
+    def meanwhile(ticket: Any) -> None:
+        assert ticket._queued  # nobody else may fire it
         bench.hand.before_issue = None
         if failed:
             semaphore.fail(problem)
@@ -346,8 +347,7 @@ def test_a_follower_on_its_way_down_is_in_sight_of_whoever_closes_the_device(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     semaphore, seen = tg.Semaphore(), []
-    bench.work(signal=semaphore.at(1))
-    native_waits = issuing._native_waits
+    native_waits = issuing.native_waits
 
     def looking(promised: Any) -> Any:
         with core_lock:
@@ -355,8 +355,9 @@ def test_a_follower_on_its_way_down_is_in_sight_of_whoever_closes_the_device(
             assert not set(seen) & set(bench.device._doomed_locked())
         return native_waits(promised)
 
-    monkeypatch.setattr(issuing, "_native_waits", looking)
+    monkeypatch.setattr(issuing, "native_waits", looking)
     follower = bench.work(wait=semaphore.at(1))
+    bench.work(signal=semaphore.at(1))
     assert seen == [follower]
     assert follower._stage == ISSUED
 
@@ -484,6 +485,7 @@ def test_what_the_driver_raises_before_taking_it_fails_it_now(bench: Bench, erro
 def test_promises_are_not_made_for_what_is_over_or_lost_its_claim(bench: Bench) -> None:
     semaphore, other = tg.Semaphore(), tg.Semaphore()
     work = bench.work(signal=[semaphore.at(1), other.at(1)])
+    completion, _ = work._wait_target()
     signals = work._signals
     semaphore._state.promises.clear()
     other._state.promises.clear()
@@ -499,6 +501,7 @@ def test_promises_are_not_made_for_what_is_over_or_lost_its_claim(bench: Bench) 
     with core_lock:
         issuing._promise_locked(work)
     assert semaphore._state.promises == {}
+    assert completion.promises == {}
     work._signals = ()
 
 
@@ -741,3 +744,181 @@ def test_an_interrupt_around_the_try_puts_it_back_in_its_place(bench: Bench, mon
             bench.device._issue_next()
     assert list(bench.device._backlog) == late
     assert bench.device._issue_next() is False
+
+
+def test_an_interrupt_between_taking_a_follower_and_issuing_it_fails_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore, done = tg.Semaphore(), tg.Semaphore()
+    follower = bench.work(wait=semaphore.at(1), signal=done.at(1))
+    monkeypatch.setattr(issuing, "native_waits", once(issuing.native_waits, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.work(signal=semaphore.at(1))
+    catch_up()
+    assert follower.done
+    assert isinstance(done.failure, KeyboardInterrupt)
+
+
+def test_what_is_launched_stands_in_line_nowhere_and_is_in_sight_without_a_gap(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, failed, seen = tg.Semaphore(), tg.Semaphore(), []
+    held = bench.work(wait=[gate.at(1), failed.at(1)])
+    issue = issuing.issue
+
+    def noting(submission: tg.Submission, waits: Any) -> bool:
+        seen.append((submission._stage, submission in bench.device._issued, submission._pending, bench.device._held))
+        return issue(submission, waits)
+
+    monkeypatch.setattr(issuing, "issue", noting)
+    failed.signal(1)
+    gate.signal(1)
+    assert seen == [(READY, True, None, {})]
+    assert held._stage == ISSUED
+    doomed = bench.work(wait=[gate.at(2), failed.at(2)])
+    failed.fail(ValueError())
+    assert doomed.done
+    assert gate._state.waiters == {}
+    assert len(seen) == 1
+
+
+def test_who_else_waits_where_a_chain_link_stands_itself(bench: Bench) -> None:
+    gate = tg.Semaphore()
+    link, other = bench.work(wait=gate.at(1)), bench.work(wait=gate.at(1))
+    state = gate._state
+    with core_lock:
+        assert issuing._others_wait_locked(state, link)
+    other.cancel()
+    with core_lock:
+        assert not issuing._others_wait_locked(state, link)
+        assert issuing._others_wait_locked(state, other)
+    higher = bench.work(wait=gate.at(2))
+    with core_lock:
+        assert issuing._others_wait_locked(state, link)
+    link.cancel()
+    higher.cancel()
+
+
+def test_an_epoch_that_another_thread_retires_meanwhile_is_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate._core import retirement
+
+    bench.work()
+    bench.one.over(1)
+    retire_counted = retirement._retire_counted
+
+    def faster(submission: Any) -> None:
+        retire_counted(submission)
+        bench.one.in_flight.clear()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(retirement, "_retire_counted", faster)
+        bench.one.advance()
+
+    class Emptied:
+        """Empty between the look and the grasp."""
+
+        def __bool__(self) -> bool:
+            return True
+
+        def __getitem__(self, _index: int) -> Any:
+            raise IndexError
+
+    in_flight, bench.one.in_flight = bench.one.in_flight, Emptied()  # type: ignore[assignment]
+    bench.one.advance()
+    bench.one.in_flight = in_flight
+
+
+def test_the_end_found_by_asking_for_the_error_is_not_reported_as_unseen(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    import gc
+
+    gc.collect()
+    catch_up()
+    caplog.clear()
+    work = bench.work()
+    bench.one.failures[1] = ValueError("looked at")
+    bench.one.over(1)
+    assert isinstance(work.error, ValueError)
+    del work
+    gc.collect()
+    catch_up()
+    assert "looked at" not in caplog.text
+
+
+def test_who_waits_at_promises_is_told_of_and_nobody_else(bench: Bench) -> None:
+    alone, awaited = tg.Semaphore(), tg.Semaphore()
+    work = bench.work(signal=[alone.at(1), awaited.at(1)])
+    with core_lock:
+        assert issuing._promise_locked(work) is False
+    awaited.at(1).add_callback(lambda *_told: None)
+    with core_lock:
+        assert issuing._promise_locked(work) is True
+    quiet = bench.work()
+    state, _ = quiet._wait_target()
+    with core_lock:
+        assert issuing._promise_locked(quiet) is False
+        state.waiters[1] = {}
+        assert issuing._promise_locked(quiet) is True
+        state.waiters.clear()
+    bench.one.over(2)
+    assert quiet.done
+    with core_lock:
+        assert issuing._promise_locked(quiet) is False
+
+
+def test_what_is_all_promised_at_the_call_never_stands_in_line(bench: Bench) -> None:
+    reached, one, two = tg.Semaphore(1), tg.Semaphore(), tg.Semaphore()
+    producers = [bench.work(signal=one.at(1)), bench.work(bench.other, signal=two.at(1))]
+    follower = bench.work(wait=[reached.at(1), one.at(1), two.at(1)])
+    assert follower._stage == ISSUED
+    assert [producer for _, _, producer in follower._promised] == producers
+    assert (follower._pending, one._state.waiters, two._state.waiters, bench.device._held) == (None, {}, {}, {})
+    assert dict(bench.waits(follower)) == {bench.one: 1, bench.two: 1}
+    alone = bench.work(wait=one.at(1))
+    assert bench.waits(alone) == [(bench.one, 1)]
+    ready = bench.work(wait=reached.at(1))
+    assert (ready._promised, bench.waits(ready)) == ((), [])
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "reached", "failed"])
+def test_where_the_driver_would_rather_not_it_is_held_after_all(bench: Bench, meanwhile: str) -> None:
+    bench.hand.follows = False
+    semaphore, problem = tg.Semaphore(), ValueError()
+    bench.work(signal=semaphore.at(1))
+
+    def decide(_ticket: object) -> None:
+        bench.hand.before_issue = None
+        if meanwhile == "reached":
+            bench.one.over(1, wake=True)
+        elif meanwhile == "failed":
+            semaphore.fail(problem)
+
+    bench.hand.before_issue = decide
+    follower = bench.work(wait=semaphore.at(1))
+    assert follower._promised == ()
+    if meanwhile == "nothing":
+        assert (follower._stage, follower._queued, list(bench.device._held)) == (HELD, False, [id(follower)])
+        assert follower not in bench.device._issued
+        assert bench.one.armed == [1]
+        assert follower.cancel()
+    elif meanwhile == "reached":
+        assert (follower._stage, bench.times(follower), bench.waits(follower)) == (ISSUED, 2, [])
+        assert follower._queued
+    else:
+        assert (follower.done, follower.error, bench.times(follower)) == (True, problem, 1)
+
+
+def test_an_interrupt_after_the_driver_would_rather_not_fails_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate._core import scheduling
+
+    bench.hand.follows = False
+    semaphore = tg.Semaphore()
+    bench.work(signal=semaphore.at(1))
+    monkeypatch.setattr(scheduling, "_line_up_locked", once(scheduling._line_up_locked, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.work(wait=semaphore.at(1), signal=semaphore.at(2))
+    catch_up()
+    assert isinstance(semaphore.failure, KeyboardInterrupt)

@@ -161,17 +161,6 @@ def test_next_is_above_the_payload_and_everything_given_out() -> None:
         tg.Semaphore(TOP).next()
 
 
-def test_a_signal_notes_the_highest_value_given_out() -> None:
-    semaphore = tg.Semaphore()
-    semaphore.at(7).add_callback(lambda *_told: None)
-    semaphore.signal(7)
-    assert semaphore._state.high == 7
-    semaphore.at(9).add_callback(lambda *_told: None)
-    semaphore._state.high = 30
-    semaphore.signal(9)
-    assert semaphore._state.high == 30
-
-
 # The short ways ----------------------------------------------------------------------------------------------------
 
 
@@ -577,3 +566,56 @@ def test_timepoints_pass_everything_to_their_semaphore() -> None:
     assert not semaphore.at(3).reached
     point.wait(LIMIT)
     assert point._wait_target() == (semaphore._state, 2)
+
+
+def test_a_semaphore_that_is_finalized_owns_nothing_and_one_made_anew_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes: list[Any] = []
+    monkeypatch.setattr(module, "reaper", type("R", (), {"leave": staticmethod(lambda *note: notes.append(note))})())
+    semaphore = tg.Semaphore()
+    state = semaphore._state
+    state.waiters[1] = {}
+    semaphore.__del__()
+    assert state.owner is None
+    assert notes == [(_abandon, state)]
+    semaphore.__del__()
+    assert len(notes) == 2
+    heir = Semaphore._over(state)
+    semaphore.__del__()
+    assert state.owner is not None
+    assert state.owner() is heir
+    state.waiters.clear()
+    semaphore.__del__()
+    heir.__del__()
+    assert len(notes) == 3
+
+
+def test_a_semaphore_whose_constructor_refused_is_finalized_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with pytest.raises(tg.InvalidArgumentError):
+        tg.Semaphore(-1)
+    Semaphore.__new__(Semaphore).__del__()
+    assert unraisable == []
+
+
+def test_a_timepoint_is_awaited_to_its_value_and_not_below() -> None:
+    import asyncio
+
+    semaphore, seen = tg.Semaphore(), []
+
+    async def wait() -> None:
+        await semaphore.at(2)
+        seen.append(semaphore.value)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(wait())
+        for value in (1, 2):
+            await asyncio.sleep(0)
+            semaphore.signal(value)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(task, LIMIT)
+
+    asyncio.run(main())
+    assert seen == [2]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import tidegate as tg
+from tidegate._core import issuing
+from tidegate._core.lock import core_lock
+from tidegate._core.retirement import retire
+from tidegate._core.submission import Submission
 
 LIMIT = 30.0
 ALL = 1024
@@ -286,3 +291,145 @@ def test_an_interrupt_while_one_is_tried_again_fails_that_one_and_the_others_are
         gate.signal(1)
     assert isinstance(first.ready.error, KeyboardInterrupt)
     second.ready.wait(LIMIT)
+
+
+def starving(device: tg.Device) -> tuple[tg.Semaphore, tg.Buffer]:
+    """An allocation that waits for a held free."""
+    gate = tg.Semaphore()
+    device.queue().free(device.allocate(ALL), wait=gate.at(1))
+    return gate, device.queue().allocate(ALL)
+
+
+def test_what_starves_is_neither_issued_nor_put_off_and_the_device_pays_attention(device: tg.Device) -> None:
+    gate, hungry = starving(device)
+    assert device._starvation
+    assert device._starvation.submissions() == (hungry.ready,)
+    assert hungry.ready not in device._issued
+    assert device._attention
+    gate.signal(1)
+    hungry.ready.wait(LIMIT)
+    assert not device._starvation
+
+
+def test_memory_that_comes_back_during_a_try_is_tried_for_again(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, hungry = starving(device)
+    starvation, tries = device._starvation, []
+    issue = issuing.issue
+
+    def meanwhile(submission: Submission, waits: Any) -> bool:
+        tries.append(submission)
+        taken = issue(submission, waits)
+        if len(tries) == 1:
+            assert starvation
+            starvation.retry()  # somebody has seen an end, and finds a try going on
+        return taken
+
+    monkeypatch.setattr(issuing, "issue", meanwhile)
+    starvation.retry()
+    assert tries == [hungry.ready] * 2
+    gate.signal(1)
+
+
+def test_a_try_that_nobody_asked_for_again_is_made_once(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hungry = starving(device)
+    tries: list[Submission] = []
+    issue = issuing.issue
+    monkeypatch.setattr(issuing, "issue", lambda *given: (tries.append(given[0]), issue(*given))[1])
+    device._starvation.retry()
+    assert tries == [hungry.ready]
+    gate.signal(1)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_interrupt_around_a_try_keeps_what_is_neither_taken_nor_over(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    gate, hungry = starving(device)
+    submission = hungry.ready
+
+    def interrupted(one: Submission, _waits: Any) -> bool:
+        one.taken = taken
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(issuing, "issue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            device._starvation.retry()
+    assert device._starvation.submissions() == (() if taken else (submission,))
+    assert device._starvation._trying == {}
+    submission.taken = False
+    if taken:
+        retire(submission, ValueError())
+    gate.signal(1)
+
+
+def test_an_interrupt_around_a_try_forgets_what_is_over(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hungry = starving(device)
+
+    def interrupted(one: Submission, _waits: Any) -> bool:
+        retire(one, ValueError())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(issuing, "issue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            device._starvation.retry()
+    assert device._starvation.submissions() == ()
+    assert isinstance(hungry.ready.error, ValueError)
+    gate.signal(1)
+
+
+def test_what_is_over_meanwhile_is_not_tried_and_counts_as_served(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, hungry = starving(device)
+    with monkeypatch.context() as patched:
+        patched.setattr(issuing, "issue", lambda *_given: pytest.fail("tried"))
+        patched.setattr(device, "_attention", False)
+        retire(hungry.ready, ValueError())
+        assert device._starvation._try({hungry.ready: tg.ResourceExhaustedError("x")})
+    assert device._starvation.submissions() == ()
+    gate.signal(1)
+
+
+def test_one_that_finds_memory_but_no_room_is_put_off(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hungry = starving(device)
+    refused: list[Submission] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(issuing, "issue", lambda *_given: False)
+        patched.setattr(device, "_put_off", refused.append)
+        device._starvation.retry()
+    assert refused == [hungry.ready]
+    device._put_off(hungry.ready)
+    gate.signal(1)
+    hungry.ready.wait(LIMIT)
+
+
+def test_help_that_is_hoped_for_is_listened_for(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    armed: list[int] = []
+    monkeypatch.setattr(device, "_arm_for_room", lambda: armed.append(1))
+    gate, hungry = starving(device)
+    assert armed == [1]
+    assert not hungry.ready.done
+    gate.signal(1)
+
+
+def test_giving_up_passes_over_those_who_were_served_meanwhile(device: tg.Device) -> None:
+    gate, hungry = starving(device)
+    served = device.queue().barrier()
+    problem = tg.ResourceExhaustedError("none")
+    device._starvation._give_up({served: problem, hungry.ready: problem})
+    assert served.error is None
+    assert hungry.ready.error is problem
+    gate.signal(1)
+
+
+def test_a_circle_of_waits_is_searched_once(device: tg.Device) -> None:
+    one, two = tg.Semaphore(), tg.Semaphore()
+    first = device.queue().barrier(wait=one.at(1), signal=two.at(1))
+    device.queue().barrier(wait=two.at(1), signal=one.at(1))
+    with core_lock:
+        assert device._starvation._depends_locked(first) is False
+    first.cancel()

@@ -677,3 +677,134 @@ def test_submitting_returns_the_submission_itself(device: tg.Device) -> None:
         assert submit(late, None, None) is late
     catch_up()
     assert late.done
+
+
+def test_an_interrupt_between_admission_and_launch_fails_the_signals(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = tg.Semaphore()
+    monkeypatch.setattr(scheduling, "launch", once(scheduling.launch, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        device.queue().fill(device.allocate(4), 0, signal=done.at(1))
+    catch_up()
+    assert isinstance(done.failure, KeyboardInterrupt)
+    assert device._issued == {}
+
+
+def test_an_admission_interrupted_when_it_was_ready_is_withdrawn(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, seen = tg.Semaphore(), []
+    note_uses = scheduling._note_uses
+
+    def interrupted(submission: Submission) -> None:
+        seen.append(submission)
+        note_uses(submission)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduling, "_note_uses", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            device.queue().fill(device.allocate(4), 0, signal=done.at(1))
+    catch_up()
+    assert (seen[0]._stage, seen[0]._queued, seen[0]._signals) == (HELD, False, ())
+    assert (done._state.claims, done.failure, device._issued) == ({}, None, {})
+    assert device._retired == 0
+
+
+def test_a_wait_that_is_reached_leaves_its_timeline_unseen_and_a_failed_one_fires_once(device: tg.Device) -> None:
+    from collections import deque
+
+    one, two = tg.Semaphore(), tg.Semaphore()
+    held = device.queue().barrier(wait=[one.at(1), two.at(1)])
+    one.signal(1)
+    assert not one._state.seen
+    out: deque[Any] = deque()
+    error = ValueError()
+    held.due(two._state, error, out)
+    held.due(two._state, KeyError(), out)
+    assert (list(out), held._doom, held._queued) == ([held], error, True)
+    held.fire()
+    assert held.error is error
+
+
+def test_of_two_threads_that_make_a_completion_the_first_counts(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tg.Semaphore()
+    held = device.queue().barrier(wait=gate.at(1))
+    made = submissions.Completion
+
+    def racing(submission: Submission) -> Any:
+        mine, theirs = made(submission), made(submission)
+        if submission._completion is None:
+            submission._begin_completion_locked(theirs)
+            submission._completion = theirs
+        return mine
+
+    monkeypatch.setattr(submissions, "Completion", racing)
+    state, _ = held._wait_target()
+    assert state is held._completion
+    claim = state.claims[1]
+    assert (claim.state, claim.value, claim()) == (state, 1, held)
+    held.cancel()
+
+
+def test_a_retirement_interrupted_between_a_signal_and_its_waiters_tells_them(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, told = tg.Semaphore(), []
+    done.at(1).add_callback(lambda _point, outcome, _error: told.append(outcome))
+    work = device.queue().fill(device.allocate(4), 0, signal=done.at(1))
+    raise_locked = retirement.raise_locked
+
+    def interrupted(state: TimelineState, value: int, _out: Any) -> None:
+        monkeypatch.setattr(retirement, "raise_locked", raise_locked)
+        state.payload = value
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(retirement, "raise_locked", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        retire(work)
+    catch_up()
+    assert told == [tg.Outcome.REACHED]
+    assert (done.value, done.failure) == (1, None)
+
+
+def test_an_error_kept_by_a_submission_pins_no_locals(device: tg.Device) -> None:
+    def fails() -> None:
+        kept = object()
+        raise ValueError(id(kept))
+
+    try:
+        fails()
+    except ValueError as error:
+        problem = error
+    work = device.queue().fill(device.allocate(4), 0)
+    retire(work, problem)
+    assert problem.__traceback__ is not None
+    assert problem.__traceback__.tb_next is not None
+    assert problem.__traceback__.tb_next.tb_frame.f_locals == {}
+
+
+def test_a_claim_that_vanished_takes_its_promise_with_it(device: tg.Device) -> None:
+    done = tg.Semaphore()
+    work = device.queue().fill(device.allocate(4), 0, signal=done.at(2))
+    assert done._state.promises == {2: work}
+    submissions._abandon(done._state.claims[2])
+    assert (done._state.promises, done._state.claims) == ({}, {})
+
+
+def test_waits_met_while_standing_in_line_count_as_met(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = tg.Semaphore(), tg.Semaphore()
+    add_waiter = scheduling.add_waiter_locked
+
+    def rising(state: TimelineState, value: int, waiter: Any) -> bool:
+        if state is one._state:
+            state.payload = value
+        return add_waiter(state, value, waiter)
+
+    monkeypatch.setattr(scheduling, "add_waiter_locked", rising)
+    held = device.queue().barrier(wait=[one.at(1), two.at(1)])
+    assert (held._pending, held._doom, one._state.seen) == ({two._state: 1}, None, False)
+    held.cancel()

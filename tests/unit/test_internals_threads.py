@@ -518,3 +518,103 @@ def test_where_no_thread_can_start_the_caller_is_told_only_if_nobody_is_there(
 def test_nobody_is_woken_or_started_without_a_task(pool: HostCallPool) -> None:
     pool._staff()
     assert pool._threads == 0
+
+
+def test_a_thread_that_was_started_meanwhile_is_not_started_again(
+    worker: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late:
+        def __enter__(self) -> None:
+            worker._started = True  # another thread was faster
+
+        def __exit__(self, *_exc: object) -> None:
+            pass
+
+    monkeypatch.setattr(worker, "_starting", Late())
+    monkeypatch.setattr(background.threading, "Thread", None)
+    worker.ensure()
+    worker.ensure()
+
+
+def test_a_thread_begins_idle_and_limited() -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        state = thread_state.thread_state
+        seen.append((list(state.queue), state.running, state.unlimited, state.pool, state.host_call_device))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(LIMIT)
+    assert seen == [([], False, False, None, None)]
+
+
+def test_a_signal_runs_256_submissions_for_a_millisecond_on_its_own_thread() -> None:
+    assert (thread_state.SHARE, thread_state.SHARE_SECONDS) == (256, 0.001)
+
+
+def test_a_task_is_dropped_before_its_worker_sleeps(pool: HostCallPool) -> None:
+    class Task:
+        def __call__(self) -> None:
+            pass
+
+    task, gone = Task(), threading.Event()
+    weakref.finalize(task, gone.set)
+    run(pool, task)
+    del task
+    assert gone.wait(LIMIT)
+
+
+def test_a_worker_chosen_to_wake_as_its_patience_ends_takes_the_task_and_parks_at_a_new_gate(
+    pool: HostCallPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates: list[Any] = []
+    done = threading.Event()
+
+    class Gate:
+        """Its first sleep ends without a wake, just as somebody has chosen it."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            gates.append(self)
+
+        def acquire(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return self.lock.acquire()
+            if len(gates) == 1:
+                with pool._lock:
+                    pool._parked.remove(self)  # type: ignore[arg-type]
+                    pool._tasks.append(done.set)
+                return False
+            return self.lock.acquire(timeout=LIMIT)
+
+        def release(self) -> None:
+            self.lock.release()
+
+    monkeypatch.setattr(host_calls, "allocate_lock", Gate)
+    run(pool, lambda: None)
+    assert done.wait(LIMIT)
+    again = threading.Event()
+    run(pool, again.set)
+    assert again.wait(LIMIT)
+    assert len(gates) == 2
+
+
+def test_the_pool_has_a_few_more_threads_than_cores_and_not_too_many() -> None:
+    import os
+
+    assert min(32, (os.cpu_count() or 1) + 4) == host_calls.SIZE
+
+
+def test_the_time_of_a_share_begins_with_its_second_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(thread_state, "SHARE_SECONDS", 10.0)
+    monkeypatch.setattr(thread_state, "monotonic", lambda: clock[0])
+    for late, here in ((0, 40), (1, 15), (2, 15)):
+        clock[0] = 0.0
+        log: list[Entry] = []
+        entries = [Entry(log, is_work=True) for _ in range(40)]
+        entries[late].then = lambda: clock.__setitem__(0, clock[0] + 11.0)
+        give(entries)
+        catch_up(runner)
+        assert sum(entry.thread == HERE for entry in entries) == here

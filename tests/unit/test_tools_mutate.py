@@ -202,6 +202,11 @@ def test_a_test_that_may_have_hidden_a_line_is_tried_if_it_is_seen_in_the_functi
     assert reach.tests_for(mutant) == {"|hiding"}
     reach.add("|reaching", "module.py", [5])
     assert reach.tests_for(mutant) == {"|hiding", "|reaching"}
+    reach.takers.clear()
+    reach.lines.pop(("module.py", 5))
+    assert reach.tests_for(mutant) == {"|hiding", "|plain"}  # nobody was seen on the line: all who were in the function
+    reach.early.add(("module.py", 5))
+    assert reach.tests_for(mutant) == {"|hiding", "|plain", "|elsewhere", "|reaching"}
 
 
 # The whole tool, on a small project
@@ -337,7 +342,7 @@ def test_wrong_use_is_told_with_status_2(project, arguments, message):
 def test_the_map_from_lines_to_tests_can_be_kept(tmp_path):
     from mutation.trials import Reach
 
-    reach = Reach(seconds={"|a": 0.5, "|b": 0.25}, broken={"|c"}, takers={"|b"})
+    reach = Reach(seconds={"|a": 0.5, "|b": 0.25}, broken={"|c"}, takers={"|b"}, early={("f.py", 2)})
     reach.add("|a", "f.py", [1, 2])
     reach.add("|b", "f.py", [2])
     reach.save(tmp_path / "map.json")

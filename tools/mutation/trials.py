@@ -84,13 +84,17 @@ class Verdict:
 
 @dataclass
 class Reach:
-    """Which tests pass, how long each takes, and which lines each runs. Files are paths from the root."""
+    """Which tests pass, how long each takes, and which lines each runs. Files are paths from the root.
+
+    `takers` set a trace function of their own; `early` lines run while modules are imported and tests collected.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
     files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     broken: set[str] = field(default_factory=set)
     takers: set[str] = field(default_factory=set)
+    early: set[tuple[str, int]] = field(default_factory=set)
 
     def add(self, test: str, file: str, lines: Iterable[int]) -> None:
         self.files[file].add(test)
@@ -101,13 +105,14 @@ class Reach:
         numbers = {test: number for number, test in enumerate(self.seconds)}
         lines = [[file, line, [numbers[test] for test in tests]] for (file, line), tests in self.lines.items()]
         document = {"seconds": self.seconds, "lines": lines}
-        document |= {"broken": sorted(self.broken), "takers": sorted(self.takers)}
+        document |= {"broken": sorted(self.broken), "takers": sorted(self.takers), "early": sorted(self.early)}
         path.write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Reach:
         document = json.loads(path.read_text(encoding="utf-8"))
         reach = cls(seconds=document["seconds"], broken=set(document["broken"]), takers=set(document["takers"]))
+        reach.early = {(file, line) for file, line in document["early"]}
         names = list(reach.seconds)
         for file, line, tests in document["lines"]:
             for number in tests:
@@ -117,12 +122,15 @@ class Reach:
     def tests_for(self, mutant: Mutant) -> set[str]:
         """The tests that may notice.
 
-        Those that run its lines, or any line of its file for one made at import; and of those that set a trace
-        function of their own, which may have hidden the very lines, those that are seen anywhere in its function.
+        Those that run its lines, or any line of its file for what runs at import; and of those that set a trace
+        function of their own, which may have hidden the very lines, those that are seen anywhere in its function. All
+        of the latter where nobody was seen on its lines: in a function that runs often, a rare line may be missed.
         """
-        if mutant.at_import:
+        first, last = mutant.lines
+        if mutant.at_import or any((mutant.file, line) in self.early for line in range(first, last + 1)):
             return set(self.files[mutant.file])
-        return self._on(mutant.file, mutant.lines) | (self._on(mutant.file, mutant.body) & self.takers)
+        inside = self._on(mutant.file, mutant.body)
+        return self._on(mutant.file, mutant.lines) | (inside & self.takers) or inside
 
     def _on(self, file: str, lines: tuple[int, int]) -> set[str]:
         return set().union(*(self.lines.get((file, line), ()) for line in range(lines[0], lines[1] + 1)))
@@ -252,6 +260,8 @@ class Trials:
         found = json.loads(result.read_text())
         tracing.collect(folder, found["hits"])
         reach.takers |= {_named(suite, test) for test in found["takers"]}
+        for path, lines in found["hits"].get("", {}).items():
+            reach.early |= {(traced[path], line) for line in lines}
         for test, lines_by_file in found["hits"].items():
             if _named(suite, test) in reach.seconds:
                 for path, lines in lines_by_file.items():
@@ -311,7 +321,6 @@ class Trials:
                     how = answer["why"] or answer["log"].strip()[-200:]
                     return Verdict(mutant, "killed", f"{answer['ended']}: {how}", test, len(tests))
         return Verdict(mutant, "survived", tried=len(tests))
-
 
     @staticmethod
     def _ask(worker: Worker, suite: Suite, wanted: list[str], mutant: Mutant, reach: Reach) -> dict[str, Any]:

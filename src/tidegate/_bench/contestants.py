@@ -19,13 +19,19 @@ class Contestants:
     Args:
         uri: which Tidegate device.
 
+    Attributes:
+        device: that device.
+        notes: what a reader should know of a side, by its name.
+
     """
 
     def __init__(self, uri: str | None = None) -> None:
         import tidegate as tg
 
         self.device = tg.open_device(uri)
+        self.notes: dict[str, str] = {}
         self._devices: dict[str, Any] = {}
+        self._forms: dict[str, Any] = {"": self.device}
         self._stack = ExitStack()
         self._stack.enter_context(self.device)
 
@@ -35,6 +41,16 @@ class Contestants:
     def __exit__(self, *_error: object) -> None:
         self._devices.clear()
         self._stack.close()
+
+    def form(self, options: str) -> Any:
+        """Return Tidegate's device with more options, made on first use."""
+        if options not in self._forms:
+            import tidegate as tg
+
+            uri = self.device.info.uri
+            device = tg.open_device(f"{uri}{'&' if '?' in uri else '?'}{options}")
+            self._forms[options] = self._stack.enter_context(device)
+        return self._forms[options]
 
     def iree(self, side: str) -> Any:
         """Return IREE's device for a side, one per driver."""

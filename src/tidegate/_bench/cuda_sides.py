@@ -43,6 +43,15 @@ def imported(module: str, package: str) -> Any:
         raise Missing(f"not installed: {package}") from error
 
 
+def iree_device(contestants: Contestants) -> Any:
+    """Return IREE's device on the same card."""
+    real_device(contestants)
+    try:
+        return contestants.iree(IREE)
+    except RuntimeError as error:
+        raise Missing(f"cannot start: {str(error).splitlines()[0]}") from error
+
+
 def cuda_core() -> Any:
     """Return cuda.core, wherever its version has its names."""
     core = imported("cuda.core", "cuda-core")

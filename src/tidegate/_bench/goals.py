@@ -10,12 +10,16 @@ from .model import TASK, TIDEGATE, Condition, Result, Samples
 
 @dataclass(frozen=True)
 class Verdict:
-    """A goal, what was found, and whether that is enough (None: it could not be told)."""
+    """A goal, what was found, and whether that is enough (None: it could not be told).
+
+    `unit` is that of value and limit: "x" for ratios, "ns" for times, "GB/s".
+    """
 
     text: str
     value: float | None
     limit: float
     met: bool | None
+    unit: str = "x"
 
 
 class Goal(Protocol):
@@ -26,8 +30,14 @@ class Goal(Protocol):
         ...
 
 
-def _verdict(text: str, value: float | None, limit: float) -> Verdict:
-    return Verdict(text, value, limit, None if value is None else value <= limit)
+def _verdict(text: str, value: float | None, limit: float, unit: str = "x") -> Verdict:
+    return Verdict(text, value, limit, None if value is None else value <= limit, unit)
+
+
+def _where(condition: Condition, variant: str = "") -> str:
+    """Return what stands before the text of a goal that holds for one line of a case."""
+    parts = [part for part in (variant, "busy" if condition == "busy" else "") if part]
+    return ", ".join(parts) + ": " if parts else ""
 
 
 def _ratio(mine: Samples | None, theirs: Samples | None) -> float | None:
@@ -47,7 +57,8 @@ class Ratio:
         """Compare round by round."""
         mine = result.get(TIDEGATE, self.variant, self.condition)
         theirs = result.get(self.twin, self.variant, self.condition)
-        return _verdict(f"<= {self.limit:g}x {self.twin}", _ratio(mine, theirs), self.limit)
+        text = f"{_where(self.condition, self.variant)}<= {self.limit:g}x {self.twin}"
+        return _verdict(text, _ratio(mine, theirs), self.limit)
 
 
 @dataclass(frozen=True)
@@ -77,8 +88,8 @@ class Below:
         """Compare with a fixed time."""
         mine = result.get(TIDEGATE, self.variant, self.condition)
         value = None if mine is None else mine.p50 if self.quantile == 0.5 else mine.quantile(self.quantile)
-        where = " busy" if self.condition == "busy" else ""
-        return _verdict(f"{where} p{self.quantile * 100:g} <= {self.limit_ns / 1e3:g} us".strip(), value, self.limit_ns)
+        text = f"{_where(self.condition, self.variant)}p{self.quantile * 100:g} <= {self.limit_ns / 1e3:g} us"
+        return _verdict(text, value, self.limit_ns, "ns")
 
 
 @dataclass(frozen=True)
@@ -100,10 +111,26 @@ class Bandwidth:
 
     share: float
     twin: str
+    variant: str = ""
 
     def judge(self, result: Result) -> Verdict:
         """Compare time per byte, which is the inverse."""
-        ratio = _ratio(result.get(TIDEGATE), result.get(self.twin))
+        ratio = _ratio(result.get(TIDEGATE, self.variant), result.get(self.twin, self.variant))
         value = None if ratio is None else 1 / ratio
         met = None if value is None else value >= self.share
-        return Verdict(f">= {self.share:g}x of its bandwidth", value, self.share, met)
+        text = f"{_where('idle', self.variant)}>= {self.share:g}x of the bandwidth of {self.twin}"
+        return Verdict(text, value, self.share, met)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """We move at least so many gigabytes in a second, for cases whose unit is bandwidth."""
+
+    gigabytes: float
+
+    def judge(self, result: Result) -> Verdict:
+        """Compare with a fixed bandwidth."""
+        mine = result.get(TIDEGATE)
+        value = None if mine is None else 1 / mine.p50
+        met = None if value is None else value >= self.gigabytes
+        return Verdict(f">= {self.gigabytes:g} GB/s", value, self.gigabytes, met, "GB/s")

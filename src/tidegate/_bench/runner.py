@@ -6,23 +6,37 @@ import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter
+from typing import Any
 
 from ..errors import DriverUnavailableError
-from . import awaits, bandwidth, crowds, executions, semaphores
+from . import (
+    awaits,
+    bandwidth,
+    crowds,
+    cuda_awaits,
+    cuda_graphs,
+    cuda_independence,
+    cuda_submissions,
+    cuda_transfers,
+    executions,
+    semaphores,
+)
 from .busy import busy_thread
 from .contestants import Contestants
 from .machine import OtherWork
 from .model import Case, Condition, Key, Missing, Result, Sampler, Samples
 
 LEAST_ROUNDS = 3
+GROUPS: tuple[Any, ...] = (semaphores, executions, awaits, crowds, bandwidth)
+GPU_GROUPS: tuple[Any, ...] = (cuda_submissions, cuda_graphs, cuda_transfers, cuda_awaits, cuda_independence)
 
 Turn = tuple[str, str]
 """Which side, in which variant."""
 
 
-def all_cases(quick: bool) -> list[Case]:
-    """Return every case, in the order of the table."""
-    groups = (semaphores, executions, awaits, crowds, bandwidth)
+def all_cases(quick: bool, driver: str = "cpu") -> list[Case]:
+    """Return every case for a driver, in the order of the table."""
+    groups = GPU_GROUPS if driver == "cuda" else GROUPS
     return [case for group in groups for case in group.cases(quick)]
 
 

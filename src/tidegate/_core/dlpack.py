@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver import Interop, Storage
+from ..driver import Interop, Mark, Storage
 from ..errors import UnsupportedError
 from .buffer import Buffer, Memory
 from .host_wait import wait_all
@@ -90,6 +90,7 @@ def export(view: BufferView, interop: Interop, options: dict[str, Any]) -> Any:
     if stream != _NO_ORDER:
         _order(view, interop, stream)
     storage, address = _place(view, interop)
+    interop.exported(storage, None if stream == _NO_ORDER else stream)
     array = np.asarray(_Memory(storage, address, view.shape, view.dtype))
     capsule = array.__dlpack__()
     tensor = _tensor(capsule)
@@ -101,7 +102,8 @@ def cuda_array_interface(view: BufferView, interop: Interop) -> dict[str, Any]:
     """Return the dictionary of that protocol. Its consumers may not order, so this waits for the last write."""
     if not view.ready.done:
         wait_all([view.ready])
-    _, address = _place(view, interop)
+    storage, address = _place(view, interop)
+    interop.exported(storage, None)
     return {
         "shape": view.shape,
         "typestr": view.dtype.str,

@@ -39,10 +39,14 @@ class HostWork(Work):
 
 def hold(submission: Submission) -> None:
     """A new submission is held: have the devices tell about what it waits for, or go down on their promise."""
-    reaper.ensure()
     device = submission._device
     if device._driver.promises and not isinstance(submission._work, HostWork) and _try_promises(submission):
         return
+    listen(submission)
+
+
+def listen(submission: Submission) -> None:
+    """Have the devices tell about what a held submission waits for."""
     with core_lock:
         pending = {} if submission._pending is None else submission._pending.copy()
     for state, value in pending.items():
@@ -60,7 +64,7 @@ def _try_promises(submission: Submission) -> bool:
                 return False
             mine = submission._queued = True  # from here on nobody else may fire it
             submission._promised = promised  # it stays held, and so in sight, until it is issued
-        if issue(submission, _native_waits(promised)):
+        if issue(submission, native_waits(promised)):
             with core_lock:
                 leave_waits_locked(submission)
             return True
@@ -90,8 +94,11 @@ def _promises_locked(submission: Submission) -> Promised | None:
     return tuple(found) if found and submission._doom is None else None
 
 
-def _native_waits(promised: Promised) -> list[tuple[EpochTimeline, int]]:
+def native_waits(promised: Promised) -> list[tuple[EpochTimeline, int]]:
     """Return the epochs to wait for, the last one per timeline."""
+    if len(promised) == 1:
+        producer = promised[0][2]
+        return [(producer.timeline, producer.epoch)]  # type: ignore[list-item]
     last: dict[EpochTimeline, int] = {}
     for _, _, producer in promised:
         timeline = producer.timeline
@@ -157,25 +164,31 @@ def _promise(submission: Submission) -> None:
     timeline = submission.timeline
     assert timeline is not None
     with core_lock:
-        _promise_locked(submission)
-        listened_to = _listened_to_locked(submission)
+        waited_for = _promise_locked(submission)
+        listened_to = waited_for and _listened_to_locked(submission)
     device = submission._device
     device._count(submission, timeline)
     if listened_to:
         arm_submission(submission)
-    if device._driver.promises:
+    if waited_for and device._driver.promises:
         _offer(submission)
 
 
-def _promise_locked(submission: Submission) -> None:
-    """The claims of an issued submission are promises now, unless it is over already."""
+def _promise_locked(submission: Submission) -> bool:
+    """The claims of an issued submission are promises now, unless it is over already. True: somebody waits there."""
     if submission._stage != ISSUED:
-        return
+        return False
+    waited_for = False
     for point in submission._signals:
-        if submission._claims_locked(point._state, point.value):
-            point._state.promises[point.value] = submission
-    if submission._completion is not None:
-        submission._completion.promises[1] = submission
+        state = point._state
+        if submission._claims_locked(state, point.value):
+            state.promises[point.value] = submission
+            waited_for = waited_for or bool(state.waiters)
+    completion = submission._completion
+    if completion is not None:
+        completion.promises[1] = submission
+        waited_for = waited_for or bool(completion.waiters)
+    return waited_for
 
 
 class _Offer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,6 +164,8 @@ class Function:
     def convert_constants(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the constants as their declared types, or refuse them."""
         kinds = self._function.constants
+        if kinds == () and values == ():
+            return ()
         given = tuple(values)
         if kinds is None:
             return given
@@ -171,9 +174,27 @@ class Function:
                 f"function {self.name!r} takes {len(kinds)} constants, and {len(given)} were given"
             )
         return tuple(
-            _convert(value, kind, f"function {self.name!r}: constant {index}")
-            for index, (value, kind) in enumerate(zip(given, kinds, strict=True))
+            [
+                _plain(value, kind) or _convert(value, kind, f"function {self.name!r}: constant {index}")
+                for index, (value, kind) in enumerate(zip(given, kinds, strict=True))
+            ]
         )
+
+
+_BOUNDS: dict[str, tuple[Any, int, int]] = {
+    code: (np.dtype(code).type, int(np.iinfo(code).min), int(np.iinfo(code).max)) for code in "bBhHiIlLqQ"
+}
+
+
+def _plain(value: Any, kind: np.dtype[Any]) -> Any:
+    """Return an int that fits an integer type, or a number of the type itself, and None for all that needs a look.
+
+    Zero is among the latter: it is no different, but this keeps the caller to one expression.
+    """
+    if value.__class__ is int:
+        bounds = _BOUNDS.get(kind.char)
+        return bounds[0](value) if bounds is not None and bounds[1] <= value <= bounds[2] else None
+    return value if value.__class__ is kind.type and kind.names is None else None
 
 
 def _convert(value: Any, kind: np.dtype[Any], what: str) -> Any:
@@ -199,13 +220,18 @@ def _structured(value: Any, kind: np.dtype[Any], what: str) -> Any:
     return array[()]
 
 
+@cache
+def _range_of(kind: np.dtype[Any]) -> tuple[int, int]:
+    return (0, 1) if kind.kind == "b" else (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+
+
 def _integer(value: Any, kind: np.dtype[Any], what: str) -> Any:
     if isinstance(value, (float, np.floating)) or not hasattr(value, "__index__"):
         if not isinstance(value, np.bool_):
             raise TypeError(f"{what} must be {kind}, not {type(value).__name__}")
         value = bool(value)
     number = int(value)
-    low, high = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    low, high = _range_of(kind)
     if not low <= number <= high:
         raise InvalidArgumentError(f"{what} is {number}, which does not fit {kind}: {low}..{high}")
     return kind.type(number)
@@ -224,6 +250,15 @@ def _real(value: Any, kind: np.dtype[Any], what: str) -> Any:
     if not np.isfinite(number) and np.isfinite(complex(value)):
         raise InvalidArgumentError(f"{what} is {value}, which does not fit {kind}")
     return number
+
+
+def is_plain(value: Any) -> bool:
+    """Whether counts need no checking: three ints in a tuple, which `workgroups_for` gives."""
+    if value.__class__ is not tuple or len(value) != 3:
+        return False
+    x, y, z = value
+    plain = x.__class__ is int and y.__class__ is int and z.__class__ is int
+    return plain and 0 <= x < 2**32 and 0 <= y < 2**32 and 0 <= z < 2**32
 
 
 def checked_workgroups(value: Any, what: str) -> Workgroups:

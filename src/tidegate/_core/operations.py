@@ -22,7 +22,7 @@ from .checks import (
 )
 from .files import FileRead, FileWrite
 from .issuing import HostWork
-from .kernel import Function, checked_workgroups
+from .kernel import Function, Workgroups, checked_workgroups, is_plain
 from .recording import CommandBuffer
 from .scheduling import pass_calmly, submit
 from .submission import Submission
@@ -305,12 +305,16 @@ class Operations:
             )
         spans = tuple([checked_target(device, binding, 0, None, "dispatch") for binding in bindings])
         function.check_bindings(len(spans))
-        local = checked_int(local_memory, "local memory")
-        if local < 0:
-            raise InvalidArgumentError(
-                f"function {function.name!r}: the local memory is {local}, and must be 0 or more"
-            )
-        counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
+        local = local_memory
+        if local.__class__ is not int or local < 0:
+            local = checked_int(local_memory, "local memory")
+            if local < 0:
+                raise InvalidArgumentError(
+                    f"function {function.name!r}: the local memory is {local}, and must be 0 or more"
+                )
+        counts: Workgroups = workgroups  # type: ignore[assignment]
+        if not is_plain(workgroups):
+            counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
         memories = tuple([span._memory for span in spans])
         work = Dispatch(function._function, counts, spans, function.convert_constants(constants), local)
         return self._submit(work, wait, signal, memories, memories)

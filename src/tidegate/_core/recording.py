@@ -56,6 +56,7 @@ class CommandBuffer:
     _recording: Recording
     _prepared: Any
     _cost: int | None
+    _checked_when_bound: list[Work]
 
     def __init__(self, device: Device, one_shot: bool, label: str) -> None:
         self.device = device
@@ -65,7 +66,6 @@ class CommandBuffer:
         self._touched: dict[Memory, bool] = {}  # memory -> whether it is written
         self._slot_spans: list[SlotSpan] = []
         self._slots_written: set[int] = set()
-        self._checked_when_bound: list[Work] = []
         self._barrier: int | None = None
         self._since_barrier: list[int] = []
         self._groups: list[str] = []

@@ -19,7 +19,7 @@ from ..errors import InvalidArgumentError
 from . import process
 from .background import reaper
 from .host_wait import Target, target_of
-from .issuing import give_up, hold, launch
+from .issuing import HostWork, give_up, hold, issue, launch, listen, native_waits
 from .lock import core_lock, interrupted_here
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
@@ -92,7 +92,9 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
                     _withdraw_locked(submission, signals)
                     raise
         if ready is not None:
-            if ready:
+            if submission._promised:
+                _go_on_promises(submission, waits)
+            elif ready:
                 launch(submission)
             else:
                 hold(submission)
@@ -159,8 +161,6 @@ def _pass_locked(
             return False
         submission._stage = RETIRED
         state.payload = value
-        if state.high < value:
-            state.high = value
         if state.waiters:
             collect_locked(state, out)
         else:
@@ -210,7 +210,7 @@ def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Ti
     if device._refusal is not None:
         raise device._refusal(submission)
     _claim_locked(submission, signals)
-    if waits:
+    if waits and not (device._driver.promises and _promised_locked(submission, waits)):
         _line_up_locked(submission, waits)
     submission._signals = signals
     device._submitted += 1
@@ -241,6 +241,41 @@ def _claim_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> Non
             state.claims[point.value] = stake(submission, state, point.value)
             if state.high < point.value:
                 state.high = point.value
+
+
+def _promised_locked(submission: Submission, waits: list[Target]) -> bool:
+    """Whether all that is not reached yet is promised by the same device: then it need not stand in line (M3)."""
+    if submission._work.__class__ is HostWork:
+        return False
+    found = []
+    for state, value in waits:
+        if state.payload < value:
+            producer = state.promises.get(value)
+            if producer is None or producer._device is not submission._device or state.process.forked:
+                return False
+            found.append((state, value, producer))
+    submission._promised = tuple(found)
+    return bool(found)
+
+
+def _go_on_promises(submission: Submission, waits: list[Target]) -> None:
+    """Issue behind what is on the device already; where the driver would rather not, hold after all."""
+    if issue(submission, native_waits(submission._promised)):
+        return
+    with core_lock:
+        submission._promised = ()
+        _line_up_locked(submission, waits)
+        ready = not submission._pending or submission._doom is not None
+        if not ready:
+            device = submission._device
+            device._held[id(submission)] = submission._weakly()
+            submission._queued = False
+            submission._stage = HELD  # not before: an interrupt would take it for one that was never admitted
+            device._issued.pop(submission, None)
+    if ready:
+        launch(submission)
+    else:
+        listen(submission)
 
 
 def _line_up_locked(submission: Submission, waits: list[Target]) -> None:

@@ -208,7 +208,6 @@ def _query(semaphore: Semaphore) -> int:
 def _wait(semaphore: Semaphore, value: int, timeout: float | None = None) -> None:
     """The whole of `wait`."""
     state = semaphore._state
-    process.refuse_forked(state.process, state.describe())
     wait_targets([(state, checked_value(value, state.describe()))], any_of_them=False, timeout=timeout)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..driver import Barrier
-from ..errors import AbortedError, SemaphoreFailedError
+from ..errors import AbortedError
 from . import process
 from .awaiting import wait_async
 from .background import reaper
@@ -156,7 +156,6 @@ class Submission:
             pending.pop(state, None)
         if error is not None and self._doom is None:
             self._doom = error
-            state.seen = True
         if (not pending or self._doom is not None) and not self._queued:
             self._queued = True
             out.append(self)
@@ -197,8 +196,10 @@ class Submission:
     @property
     def error(self) -> BaseException | None:
         """The work's error, None if there is none so far."""
-        self._look()
-        return self._error if self.done else None
+        done = self.done  # first: it may be this look that finds it over
+        if self._unseen is not None:
+            self._unseen.seen = True
+        return self._error if done else None
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until it is over.
@@ -208,17 +209,9 @@ class Submission:
             DeadlineExceededError: over time.
 
         """
-        self._look()
         if self._stage == RETIRED and self._error is None and timeout is None:
             return
-        self._look_on_error(timeout)
-
-    def _look_on_error(self, timeout: float | None) -> None:
-        try:
-            wait_for(*self._wait_target(), timeout)
-        except SemaphoreFailedError:
-            self._look()
-            raise
+        wait_for(*self._wait_target(), timeout)  # a failure that comes out of it counts as looked at
 
     def result(self, timeout: float | None = None) -> Any:
         """Block until it is over and return what it made: the array of a download, what a host call returned."""
@@ -226,10 +219,7 @@ class Submission:
         return self._result
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        try:
-            yield from wait_async([self], any_of_them=False).__await__()
-        finally:
-            self._look()
+        yield from wait_async([self], any_of_them=False).__await__()
         return self._result
 
     def cancel(self) -> bool:
@@ -251,10 +241,6 @@ class Submission:
         """
         claim = state.claims.get(value)
         return claim is not None and claim() in (self, None)
-
-    def _look(self) -> None:
-        if self._unseen is not None:
-            self._unseen.seen = True
 
     def _wait_target(self) -> tuple[TimelineState, int]:
         completion = self._completion

@@ -174,8 +174,6 @@ def collect_locked(state: TimelineState, out: deque[Firing]) -> None:
 def raise_locked(state: TimelineState, value: int, out: deque[Firing]) -> None:
     """Take the payload to `value`, which is above it, and collect."""
     state.payload = value
-    if state.high < value:
-        state.high = value
     if state.waiters:
         collect_locked(state, out)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +17,16 @@ from ._wrong_use import json_option, wrong_use
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tidegate._bench.contestants import Contestants
     from tidegate._bench.model import Case, Result
 
-QUICK_SECONDS, FULL_SECONDS = 0.6, 6.0
+QUICK_SECONDS, FULL_SECONDS, GPU_SECONDS = 0.6, 6.0, 3.0
 """How long one case may take in one company; a case of large crowds takes its three rounds anyway."""
+
+CASE_LIMIT = 120.0
+"""After so many seconds a case is taken for hung: the process says where, and ends. What is measured is written."""
+
+_STDERR = 2
 
 
 @click.command()
@@ -27,20 +35,22 @@ QUICK_SECONDS, FULL_SECONDS = 0.6, 6.0
 @click.option("--quick", is_flag=True, help="Fewer rounds and smaller crowds, in less than a minute.")
 @click.option("--case", "names", multiple=True, metavar="NAME", help="Only this case; may be given more than once.")
 def bench(device: str | None, json_file: str | None, quick: bool, names: tuple[str, ...]) -> int:
-    """Measure Tidegate beside IREE's runtime and the standard library."""
+    """Measure Tidegate beside its twins.
+
+    On a CPU these are IREE's runtime and the standard library; on an NVIDIA GPU the raw calls by cuda-bindings,
+    cuda.core, IREE, CuPy and PyTorch, as far as they are installed.
+    """
     from rich.console import Console
 
-    from tidegate._bench import report, runner
+    from tidegate._bench import report
 
-    cases = _choose(runner.all_cases(quick), names)
-    results = _run(cases, device, FULL_SECONDS if not quick else QUICK_SECONDS)
+    results = _run(device, names, quick, Path(json_file) if json_file else None)
     console = Console()
+    many = len(report.sides_of(results)) > 4
     if not console.is_terminal:
         console.width = max(console.width, 140)  # a file has room for the table
-    console.print(report.make_table(results))
+    console.print(report.make_side_tables(results) if many else report.make_table(results))
     console.print(report.summarize(results))
-    if json_file:
-        _write(Path(json_file), results, quick)
     return _tell_failures(console, results)
 
 
@@ -52,18 +62,21 @@ def _choose(cases: list[Case], names: Sequence[str]) -> list[Case]:
     return [case for case in cases if not names or case.name in names]
 
 
-def _run(cases: Sequence[Case], uri: str | None, seconds: float) -> list[Result]:
+def _run(uri: str | None, names: Sequence[str], quick: bool, file: Path | None) -> list[Result]:
     from rich.console import Console
     from rich.progress import Progress
 
     from tidegate._bench.contestants import Contestants
-    from tidegate._bench.runner import run_case
+    from tidegate._bench.runner import all_cases, run_case
 
-    results = []
+    results: list[Result] = []
     with wrong_use("--device"):
         contestants = Contestants(uri)
     # The bar is drawn between rounds only: a thread that redraws it would be part of what is measured.
     with contestants, Progress(console=Console(stderr=True), auto_refresh=False) as progress:
+        driver = contestants.device.info.driver
+        cases = _choose(all_cases(quick, driver), names)
+        seconds = QUICK_SECONDS if quick else GPU_SECONDS if driver == "cuda" else FULL_SECONDS
         task = progress.add_task("", total=len(cases))
         for number, case in enumerate(cases):
 
@@ -71,20 +84,40 @@ def _run(cases: Sequence[Case], uri: str | None, seconds: float) -> list[Result]
                 progress.update(task, completed=number + share, description=case.name, refresh=True)
 
             advance(0)
-            results.append(run_case(case, contestants, seconds=seconds, advance=advance))
+            with _limited(driver == "cuda"):
+                results.append(run_case(case, contestants, seconds=seconds, advance=advance))
+            if file is not None:
+                _write(file, results, quick, contestants)
     return results
 
 
-def _write(path: Path, results: Sequence[Result], quick: bool) -> None:
-    from tidegate._bench import machine, report
+@contextmanager
+def _limited(native: bool) -> Iterator[None]:
+    """End the process if a case hangs: a twin may sit in a native call that no timeout of ours reaches."""
+    if not native:
+        yield
+        return
+    faulthandler.dump_traceback_later(CASE_LIMIT, exit=True, file=_STDERR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
-    facts = {
+
+def _write(path: Path, results: Sequence[Result], quick: bool, contestants: Contestants) -> None:
+    from tidegate._bench import cuda_machine, machine, report
+
+    facts: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine.describe_machine(),
         "versions": machine.describe_versions(),
         "quick": quick,
-        "cases": report.as_json(results),
     }
+    if contestants.device.info.driver == "cuda":
+        facts["gpu"] = cuda_machine.describe_gpu(contestants.device)
+        facts["versions"] |= cuda_machine.describe_peers()
+        facts["sides"] = contestants.notes
+    facts["cases"] = report.as_json(results)
     path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 

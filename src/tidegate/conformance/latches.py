@@ -194,7 +194,7 @@ class _SharedEventDoor:
 
 
 def block_by_shared_event(latch: Latch, queue: tg.Queue, wait: Any, signal: Any) -> tg.Submission:
-    """Block by a command buffer that waits for an event of the host's: for Metal, whose kernels may not run for long."""
+    """Block by a command buffer that waits for an event of the host's: for Metal, whose kernels must be short."""
     from tidegate.lowlevel import event_barrier
 
     door = _SharedEventDoor(queue.device._driver.events)

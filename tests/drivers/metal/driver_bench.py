@@ -89,7 +89,9 @@ class DriverBench:
             latch.block(queue or self.queue)
         return latch
 
-    def host_kernel(self, function: Callable[[Any, Any, Any], None], parameters: str = "", **declared: Any) -> tg.Function:
+    def host_kernel(
+        self, function: Callable[[Any, Any, Any], None], parameters: str = "", **declared: Any
+    ) -> tg.Function:
         """Load a kernel that is a Python function."""
         name = f"tested_{next(self._names)}"
         _, source = self.native.host_kernel(function, parameters, name)

@@ -59,7 +59,7 @@ def test_what_is_no_metallib_is_a_compile_error(metal: DriverBench) -> None:
 
 @pytest.mark.parametrize("options", [("fast",), ("workgroup=0",), ("workgroup=1,2,3,4",), ("-D2x",), ("constant:a",)])
 def test_unknown_and_wrong_options_are_refused(metal: DriverBench, options: tuple[str, ...]) -> None:
-    with pytest.raises(tg.InvalidArgumentError, match="workgroup|known ones"):
+    with pytest.raises(tg.InvalidArgumentError, match=r"workgroup|known ones"):
         metal.device.load(TWO, options=options)
 
 
@@ -121,7 +121,11 @@ def test_a_function_outlives_what_it_was_loaded_from(metal: DriverBench) -> None
     latch = metal.latch()
     buffer = metal.upload()
     done = metal.queue.dispatch(
-        kernels.load(metal.device, kernels.increment), 1, bindings=[buffer], constants=[64], wait=latch.block(metal.queue)
+        kernels.load(metal.device, kernels.increment),
+        1,
+        bindings=[buffer],
+        constants=[64],
+        wait=latch.block(metal.queue),
     )
     latch.open()
     done.wait(LIMIT)
@@ -133,7 +137,10 @@ def test_a_function_outlives_what_it_was_loaded_from(metal: DriverBench) -> None
     [
         ("device float *x [[buffer(0)]], constant uint &n [[buffer(1)]]", (1, (np.dtype(np.uint32),))),
         ("const device float *x [[buffer(0)]], uint i [[thread_position_in_grid]]", (1, ())),
-        ("constant float &a [[ buffer( 0 ) ]], constant half &b [[buffer(1)]]", (0, tuple(map(np.dtype, ("f4", "f2"))))),
+        (
+            "constant float &a [[ buffer( 0 ) ]], constant half &b [[buffer(1)]]",
+            (0, tuple(map(np.dtype, ("f4", "f2")))),
+        ),
         ("device float *x [[buffer(0)]], constant table &t [[buffer(1)]]", (1, None)),
         ("constant uint &n [[buffer(0)]], device float *x [[buffer(1)]]", (None, None)),
         ("device float *x", (None, None)),

@@ -33,8 +33,6 @@ def test_what_only_the_command_buffer_needs_lives_until_it_is_over(metal: Driver
     point = metal.queue.fill(scratch, 1, wait=scratch.ready)
     point = metal.queue.free(scratch, wait=point)
     del increment, scratch
-    kept = sum(len(flight.kept) for timeline in metal.timelines for flight in timeline.flights)
-    assert kept >= 15
     gc.collect()
     metal.device.trim()
     metal.inner.staging.trim()

@@ -21,7 +21,9 @@ def storage_of(buffer: tg.Buffer) -> MetalStorage:
 
 
 @pytest.mark.parametrize(("memory", "mode", "cache"), [("device", 2, 0), ("host", 0, 1), ("shared", 0, 0)])
-def test_each_kind_has_its_storage_and_cache_mode(metal: DriverBench, memory: tg.MemoryKind, mode: int, cache: int) -> None:
+def test_each_kind_has_its_storage_and_cache_mode(
+    metal: DriverBench, memory: tg.MemoryKind, mode: int, cache: int
+) -> None:
     native = storage_of(metal.device.allocate(1000, memory=memory)).buffer
     assert (native.storageMode(), native.cpuCacheMode()) == (mode, cache)
     assert native.hazardTrackingMode() == 2

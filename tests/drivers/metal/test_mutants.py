@@ -110,6 +110,8 @@ def unwatched() -> Iterator[DriverBench]:
     made.close()
 
 
+# Finalizers of a spoilt staging buffer cannot tell their trouble to anybody.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("spoil", "named"), MUTANTS, ids=NAMES)
 def test_the_named_test_catches_the_mutant(
     unwatched: DriverBench, spoil: Spoil, named: Callable[[DriverBench], None]

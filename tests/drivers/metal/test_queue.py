@@ -66,15 +66,17 @@ def test_the_epoch_event_proves_nothing_to_the_host(metal: DriverBench) -> None:
     metal.native.before_completion = before_completion
     done = tg.Semaphore()
     filled = metal.queue.fill(buffer, 1, signal=done.at(1))
-    assert signalled.wait(LIMIT)
-    (timeline,) = [timeline for timeline in metal.timelines if timeline.issued]
-    assert timeline.event.signaledValue() == 1
-    assert timeline.reached == 0
-    assert not filled.done
-    assert not done.at(1).reached
-    assert len(timeline.flights[0].kept) == 1
-    metal.native.before_completion = None
-    go_on.set()
+    try:
+        assert signalled.wait(LIMIT)
+        (timeline,) = [timeline for timeline in metal.timelines if timeline.issued]
+        assert timeline.event.signaledValue() == 1
+        assert timeline.reached == 0
+        assert not filled.done
+        assert not done.at(1).reached
+        assert len(timeline.flights[0].kept) == 1
+    finally:
+        metal.native.before_completion = None
+        go_on.set()
     filled.wait(LIMIT)
     assert done.at(1).reached
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,20 +124,71 @@ def test_eight_threads_reserve_at_once_and_no_two_ranges_overlap(metal: DriverBe
     reserve_in_eight_threads(metal)
 
 
+class Reserved:
+    """Who holds which range; finds out at once when two hold the same bytes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[int, int]] = {}
+
+    def add(self, held: Held, nbytes: int) -> None:
+        assert held.offset is not None
+        begin, end = held.offset, held.offset + nbytes
+        with self._lock:
+            overlapping = [each for each in self._held.values() if each[0] < end and begin < each[1]]
+            assert not overlapping, f"{begin}..{end} overlaps {overlapping}"
+            self._held[id(held)] = (begin, end)
+
+    def remove(self, held: Held) -> None:
+        with self._lock:
+            del self._held[id(held)]
+
+
 def reserve_in_eight_threads(metal: DriverBench, rounds: int = 300) -> None:
-    """Each writes its mark into all it has reserved, and finds nothing else there before it gives anything back."""
+    """Ranges of all sizes are reserved and given back all the time, until two overlap."""
     ranges = metal.inner.staging.ranges
+    reserved = Reserved()
+    spoilt = threading.Event()
 
     def run(number: int) -> None:
         random = np.random.default_rng(number)
         for _ in range(rounds):
-            mine = [Held(ranges, int(random.integers(1, 2000))) for _ in range(4)]
-            mine = [held for held in mine if held.take()]
-            for held in mine:
-                held.bytes()[:] = number + 1
-            for held in mine:
-                assert set(held.bytes().tolist()) == {number + 1}, "two ranges overlap"
-            del held
+            if spoilt.is_set():
+                return
+            try:
+                reserve(random)
+            except BaseException:
+                spoilt.set()
+                raise
+
+    def reserve(random: np.random.Generator) -> None:
+        mine = []
+        for nbytes in random.integers(1, 2000, 4).tolist():
+            held = Held(ranges, nbytes)
+            if held.take():
+                reserved.add(held, nbytes)
+                mine.append(held)
+        for held in mine:
+            reserved.remove(held)
 
     in_threads(8, run)
     assert ranges.free_bytes == ranges.capacity, "room was lost"
+
+
+def test_trimming_gives_back_what_spilling_has_left(metal: DriverBench) -> None:
+    data = bytes(CAPACITY + 4096)
+    metal.queue.update(metal.device.allocate(len(data)), data).wait(LIMIT)
+    pool = metal.inner.staging._pool
+    assert pool.statistics()["pooled_bytes"] >= len(data)
+    metal.device.trim()
+    assert pool.statistics()["pooled_bytes"] == 0
+
+
+def test_closing_the_device_ends_the_copying_thread(metal: DriverBench) -> None:
+    array = np.zeros(2**20, np.uint8)
+    other = metal.open()
+    other.queue().upload(array, other.allocate(array.nbytes)).wait(LIMIT)
+    thread = other._driver.copier._thread  # type: ignore[attr-defined]
+    other.close(LIMIT)
+    thread.join(LIMIT)
+    assert not thread.is_alive()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidegate.driver import Barrier, Copy, Dispatch, Fill, Span, Work
+from tidegate.driver import Barrier, Copy, Dispatch, Fill, Mark, Span, Work
 
 from ._native import Launch
 
@@ -98,12 +98,13 @@ class EncodedCopy(Encoded):
 
 
 class EncodedLaunch(Encoded):
-    """A kernel."""
+    """A kernel, in the one call that most submissions are."""
 
     __slots__ = ("launch",)
 
     def __init__(self, launch: Launch) -> None:
-        super().__init__()
+        self.places = 1
+        self.over = self.keep = None
         self.launch = launch
 
     def run(self, stream: Stream) -> None:
@@ -113,7 +114,7 @@ class EncodedLaunch(Encoded):
         stream.device.submit.launch(stream.handle, self.launch, stream.word, epoch, event, waits)
 
 
-def _encode_barrier(device: CudaDevice, work: Barrier, stream: Stream) -> Encoded:
+def _encode_barrier(device: CudaDevice, work: Barrier | Mark, stream: Stream) -> Encoded:
     return NOTHING
 
 
@@ -136,6 +137,7 @@ def _encode_dispatch(device: CudaDevice, work: Dispatch, stream: Stream) -> Enco
 
 ENCODERS: dict[type[Work], Encoder] = {
     Barrier: _encode_barrier,
+    Mark: _encode_barrier,
     Fill: _encode_fill,
     Copy: _encode_copy,
     Dispatch: _encode_dispatch,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate._core.arming import promise_for
 from tidegate._core.queue import Queue
 from tidegate._core.semaphore import Semaphore
-from tidegate.driver import EpochTimeline, Interop, Storage
+from tidegate.driver import EpochTimeline, Interop, Mark, Storage
 from tidegate.errors import FailedPreconditionError, ResourceExhaustedError
 
 from ._errors import translate, translated
@@ -102,6 +102,11 @@ class CudaInterop(Interop):
     def address(self, storage: Storage) -> int:
         return storage.address  # type: ignore[attr-defined, no-any-return]
 
+    def exported(self, storage: Storage, stream: object) -> None:
+        block = getattr(storage, "block", None)
+        if block is not None:
+            block.exported.add(stream_handle(stream))
+
     def follow(self, stream: object, timeline: EpochTimeline, epoch: int) -> None:
         assert isinstance(timeline, Stream)
         device = self._device
@@ -150,7 +155,8 @@ class CudaInterop(Interop):
                 device.native.wait_event(stream.handle, event)
                 stream.park()
         if stream is not None:
-            Queue(owner, StreamQueue(device, stream, foreign=False), "imported", 0).barrier(signal=semaphore.at(1))
+            queue = Queue(owner, StreamQueue(device, stream, foreign=False), "imported", 0)
+            queue._submit(Mark(), None, semaphore.at(1))
         else:
             device.sleepers.run(_Follow(device, event, given, semaphore))
         return semaphore.at(1)

@@ -222,7 +222,7 @@ class CudaPool(DriverPool):
         """See which allocations have been come to. Not under the lock: a stream may want the device's for that."""
         for departure in (*self._returned, *self._young):
             if isinstance(departure, Block):
-                departure.look()
+                departure.look(self._device)
 
     def _collect(self) -> None:
         """Free what finalizers noted. Under the lock, with the context current."""
@@ -234,13 +234,13 @@ class CudaPool(DriverPool):
                 self._account.arrive(departure, kept=False)
             del self._returned[0]
         if self._young:
-            for block in [block for block in self._young if block.birth is None]:
+            for block in [block for block in self._young if block.birth is None and not block.exported]:
                 self._settle(block)
                 self._young.remove(block)
 
     def _settle(self, block: Block) -> None:
         if not block.freed:
-            if block.birth is not None:
+            if block.birth is not None or block.exported:
                 if block not in self._young:
                     self._young.append(block)
                 return

@@ -49,14 +49,18 @@ class CudaQueue(DriverQueue):
                 taken = take(device, ticket, work)
                 if taken is not None:
                     return taken
+        submit = device.submit
+        pushed = submit.enter(device.context)
         try:
-            with device.entered(), device.lock:
+            with device.lock:
                 if device.garbage:
                     device.sweep()
                 return self._issue_locked(ticket, work, kind, open_waits)
         except NativeError as error:
             raise translate(error) from error
         finally:
+            if pushed:
+                submit.leave()
             if device.doomed is not None:
                 device.lose(device.doomed)
 

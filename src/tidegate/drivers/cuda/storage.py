@@ -22,28 +22,65 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 
+class Consumers:
+    """What other libraries have on the streams that an exported block was given to: the block outlives that.
+
+    They let go of memory when they need it no more for what they will submit; what they have submitted may still run.
+    """
+
+    reached = 0
+
+    def __init__(self, device: CudaDevice, streams: set[int]) -> None:
+        self._device = device
+        self._events = []
+        for stream in streams:
+            event = device.event_pool.take()
+            try:
+                device.native.record_event(event.handle, stream)
+            except NativeError:
+                device.event_pool.give(event)  # the stream is gone, and what was on it
+            else:
+                self._events.append(event)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all of it is over."""
+        device = self._device
+        with device.entered(), device.lock:
+            while self._events and device.native.event_over(self._events[-1].handle):
+                device.event_pool.give(self._events.pop())
+        return not self._events
+
+
 class Block(Departure):
     """Memory of a native pool.
 
     Attributes:
         address: where it lies.
-        birth: the stream whose order it was allocated in, while the host does not know that it has come to that.
+        birth: what it must not be freed before: the stream whose order it was allocated in, while the host does not
+            know that it has come to that; or those whom it was exported to.
+        exported: the streams of other libraries that it was given to.
         epoch: the epoch that tells.
         freed: whether CUDA has been told to free it.
 
     """
 
-    __slots__ = ("address", "birth", "epoch", "freed")
+    __slots__ = ("address", "birth", "epoch", "exported", "freed")
 
     def __init__(self, address: int, size: int, birth: Stream | None) -> None:
         super().__init__(size)
         self.address = address
-        self.birth = birth
+        self.exported: set[int] = set()
+        self.birth: Stream | Consumers | None = birth
         self.epoch = 0 if birth is None else birth.issued + 1
         self.freed = False
 
-    def look(self) -> None:
-        """Find out whether the stream has come to the allocation."""
+    def look(self, device: CudaDevice) -> None:
+        """Nobody refers to it any more: find out what it must still outlive. Not under the pool's lock."""
+        if self.exported:
+            with device.entered(), device.lock:
+                streams, self.exported = self.exported, set()
+                self.birth, self.epoch = Consumers(device, streams), 1
         birth = self.birth
         if birth is not None and (birth.reached >= self.epoch or birth.idle):
             self.birth = None

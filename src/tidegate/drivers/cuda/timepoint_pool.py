@@ -38,22 +38,20 @@ class TimepointPool:
         self._free = [NativeTimepoint() for _ in range(START)]
 
     def take(self) -> NativeTimepoint:
-        """Return one with an event of its own."""
-        with self._lock:
-            point = self._free.pop() if self._free else NativeTimepoint()
-            if point.event is NONE:
-                point.event = self._events.take()
-            return point
+        """Return one with an event of its own. The caller holds the lock."""
+        point = self._free.pop() if self._free else NativeTimepoint()
+        if point.event is NONE:
+            point.event = self._events.take()
+        return point
 
     def give(self, point: NativeTimepoint) -> None:
-        """Take one back. Its event stays with it, unless somebody still sleeps for that."""
-        with self._lock:
-            event = point.event
-            if event.uses > 1:
-                self._events.give(event)
-                point.event = NONE
-            point.keep = None
-            self._free.append(point)
+        """Take one back. Its event stays with it, unless somebody still sleeps for that. The caller holds the lock."""
+        event = point.event
+        if event.uses > 1:
+            self._events.give(event)
+            point.event = NONE
+        point.keep = None
+        self._free.append(point)
 
     def trim(self, keep: int = START) -> None:
         """Let go of what is free beyond `keep`."""

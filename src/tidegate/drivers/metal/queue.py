@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidegate._core.timeline import forget_frames
-from tidegate.driver import Allocate, DriverQueue, EpochTimeline, Free, Ticket, Upload, Work
+from tidegate.driver import Allocate, DriverQueue, EpochTimeline, Free, Sink, Ticket, Upload, Work
 from tidegate.drivers.metal import _native, transfers
 from tidegate.drivers.metal._errors import commands_error
 from tidegate.drivers.metal.direct_command_buffer import encode
@@ -41,6 +41,9 @@ Waits = list[tuple[EpochTimeline, int]]
 
 class MetalTimeline(EpochTimeline):
     """A native queue and its epochs. `reached` is a word of the host, raised by completed statuses alone."""
+
+    sink: Sink
+    """There from the start of work: `MetalDevice.connect` is called before anything else."""
 
     def __init__(self, device: MetalDevice, name: str) -> None:
         super().__init__()
@@ -84,21 +87,14 @@ class MetalTimeline(EpochTimeline):
 
     def advance(self) -> None:
         self.settle()
-        if self._lost is not None:
-            self.tell(wake=False, room=False)
+        self.report_loss()
         super().advance()
 
-    def tell(self, *, wake: bool, room: bool) -> None:
-        """Report to the core. Never under a lock of ours."""
-        sink, lost, self._lost = self.sink, self._lost, None
-        if sink is None:
-            return
+    def report_loss(self) -> None:
+        """Tell the core if the device was found to be gone. Not under a lock of ours."""
+        lost, self._lost = self._lost, None
         if lost is not None:
-            sink.lost(lost)
-        if wake:
-            sink.wake(self)
-        if room:
-            sink.room()
+            self.sink.lost(lost)
 
     # Issuing -------------------------------------------------------------------------------------------------------
 
@@ -113,7 +109,7 @@ class MetalTimeline(EpochTimeline):
                 self.flights.append(flight)
                 self.begin(ticket)
             finally:
-                # Should an interrupt come between the epoch and the commit, the next look commits it: see `_land`.
+                # Should an interrupt come between the epoch and the commit, the next look commits it: `_see_committed`.
                 if ticket.taken:
                     _native.commit(flight.commands)
                 elif self.flights and self.flights[-1] is flight:
@@ -124,8 +120,10 @@ class MetalTimeline(EpochTimeline):
     def oldest(self) -> Flight | None:
         """Return what will be over next, committed."""
         with self._lock:
-            self._land_all()
-            return self.flights[0] if self.flights else None
+            if not self.flights:
+                return None
+            self._see_committed(self.flights[0])
+            return self.flights[0]
 
     def settle(self) -> None:
         """See which command buffers are over, in order; release what they used, then raise the word."""
@@ -147,12 +145,8 @@ class MetalTimeline(EpochTimeline):
 
     def _land(self, flight: Flight) -> bool:
         """Whether a command buffer is over; if so, its epoch is. Doing it twice, after an interrupt, does no harm."""
-        status = _native.status(flight.commands)
-        if status < _native.MTLCommandBufferStatusCompleted:
-            if status == _native.MTLCommandBufferStatusNotEnqueued:
-                _native.commit(flight.commands)
-            return False
-        if flight.heavy:
+        status = self._see_committed(flight)
+        if status < _native.MTLCommandBufferStatusCompleted or flight.heavy:
             return False
         if flight.epoch > self._word:
             if status == _native.MTLCommandBufferStatusError:
@@ -163,6 +157,13 @@ class MetalTimeline(EpochTimeline):
             flight.kept.clear()
             self._word = flight.epoch
         return True
+
+    def _see_committed(self, flight: Flight) -> int:
+        """Return the status of a command buffer; one that an interrupt kept from being committed is committed now."""
+        status = _native.status(flight.commands)
+        if status == _native.MTLCommandBufferStatusNotEnqueued:
+            _native.commit(flight.commands)
+        return status
 
     def _finish(self, flight: Flight) -> None:
         if flight.finish is None:

@@ -34,10 +34,10 @@ class Flight:
     """
 
     __slots__ = ("commands", "epoch", "finish", "heavy", "kept", "label")
+    commands: Object
+    epoch: int
 
     def __init__(self, label: str) -> None:
-        self.commands: Object = None
-        self.epoch = 0
         self.kept: list[Any] = []
         self.finish: Callable[[], object] | None = None
         self.heavy = False
@@ -116,4 +116,8 @@ class Retirement:
             while self._armed and self._armed[0] <= reached:
                 heappop(self._armed)
             room, self._room = self._room, False
-        timeline.tell(wake=due, room=room)
+        timeline.report_loss()
+        if due:
+            timeline.sink.wake(timeline)
+        if room:
+            timeline.sink.room()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -66,21 +67,19 @@ class SharedEvents:
     def export(self, timepoint: Timepoint) -> Object:
         """Return an MTLSharedEvent that gets the timepoint's value when that is reached."""
         event = self.new_event()
-        value, payload = timepoint.value, timepoint.semaphore.value
-        if 0 < payload < value:
-            _native.set_event_value(event, payload)
-        timepoint.add_callback(self._raiser(event))
+        self.raise_event(event, min(timepoint.semaphore.value, timepoint.value))
+        timepoint.add_callback(partial(self._reached, event))
         return event
 
-    def _raiser(self, event: Object) -> Callable[[Timepoint, Outcome, object], None]:
-        native = self._native
+    def _reached(self, event: Object, point: Timepoint, outcome: Outcome, _error: object) -> None:
+        if outcome is Outcome.REACHED:
+            self.raise_event(event, point.value)
 
-        def reached(point: Timepoint, outcome: Outcome, _error: object) -> None:
-            if outcome is Outcome.REACHED and point.value:
-                with native.autorelease_pool():
-                    _native.set_event_value(event, point.value)
-
-        return reached
+    def raise_event(self, event: Object, value: int) -> None:
+        """Take an event to a value, unless it is there already."""
+        with self._native.autorelease_pool():
+            if _native.event_value(event) < value:
+                _native.set_event_value(event, value)
 
     def follow(self, event: Object, label: str) -> Semaphore:
         """Return a semaphore that has the event's values, and gives it its own."""
@@ -111,13 +110,15 @@ class SharedEvents:
             number = self._notes.get()
             if number is None:
                 return
-            follower = self._followers.get(number)
             try:
-                if follower is not None:
-                    follower.follow_event()
+                self._heard(number)
             except BaseException as error:
                 report_unraisable(error, self)
-            del follower
+
+    def _heard(self, number: int) -> None:
+        follower = self._followers.get(number)
+        if follower is not None:
+            follower.follow_event()
 
     def forget(self, number: int) -> None:
         """Follow an event no more."""
@@ -145,20 +146,15 @@ class _Follower:
         """Take the event's value over, and hear of the next one."""
         with self._events._native.autorelease_pool():
             value = min(_native.event_value(self._event), MAX_VALUE)
-            self._signal(value)
+            try:
+                self.semaphore.signal(value)
+            except (InvalidArgumentError, SemaphoreFailedError):
+                pass  # it has the value already, or was failed
             upcoming = max(value, self.semaphore.value) + 1
             if upcoming <= MAX_VALUE and self.semaphore.failure is None:
                 self._events.notify(self._number, self._event, upcoming)
             else:
                 self._events.forget(self._number)
-
-    def _signal(self, value: int) -> None:
-        if value <= self.semaphore.value:
-            return
-        try:
-            self.semaphore.signal(value)
-        except (InvalidArgumentError, SemaphoreFailedError):
-            pass  # somebody else was faster, or has failed it
 
     def follow_semaphore(self) -> None:
         """Give the event what the semaphore is signalled to, now and from now on."""
@@ -169,8 +165,5 @@ class _Follower:
     def _risen(self, _point: Timepoint, outcome: Outcome, _error: object) -> None:
         if outcome is not Outcome.REACHED or self._number not in self._events._followers:
             return
-        with self._events._native.autorelease_pool():
-            value = self.semaphore.value
-            if _native.event_value(self._event) < value:
-                _native.set_event_value(self._event, value)
+        self._events.raise_event(self._event, self.semaphore.value)
         self.follow_semaphore()

@@ -43,9 +43,6 @@ class _Memory:
         assert found is not None
         return found
 
-    def subspan(self, offset: int, nbytes: int) -> _Memory:
-        return self
-
 
 class Held:
     """A range that is given back with the last reference to it, whatever became of its command buffer.
@@ -54,9 +51,9 @@ class Held:
     """
 
     __slots__ = ("_nbytes", "_ranges", "offset")
+    offset: int | None
 
     def __init__(self, ranges: StagingBuffer, nbytes: int) -> None:
-        self.offset: int | None = None
         self._ranges = ranges
         self._nbytes = nbytes
 
@@ -76,10 +73,7 @@ class Held:
         return self._ranges._bytes[self.offset : self.offset + self._nbytes]
 
     def __del__(self) -> None:
-        try:
-            offset = self.offset
-        except AttributeError:
-            return  # interrupted in the constructor
+        offset = getattr(self, "offset", None)  # it may never have come to taking anything
         if offset is not None:
             self._ranges._give_back(offset, self._nbytes)
 

@@ -9,12 +9,12 @@ It stands where `Native` stands: the same methods, handles and error codes. What
 shares with the hardware that a mock would not:
 
 - Streams run in order, each by itself; an event wait holds what the event meant at the call.
-- A stream holds 1,021 entries; the next call blocks its caller.
-- Only so many streams can be parked; work given to any other after that stalls, whatever it is.
+- A stream holds 1,021 entries, and 56 records of events made for blocking; the next call blocks its caller, and others.
+- Only so many streams can be held up, by a wait or by what they run; work given to any other after that stalls.
 - Device memory is real memory with two lives, the host's and the device's; work that touches it outside the second is
   a fault or a violation, freed memory is poisoned, and what is written past the end is noticed.
 - A fault is for good: nothing that was behind it happens, and nearly every call reports it.
-- Calls that wait for all running work do: freeing page-locked memory, the first use of a library.
+- Calls that wait for all running work do: freeing page-locked memory, the first use of a library, unloading one.
 - Kernels are the CUDA C++ sources, compiled for the host, run without the GIL.
 - Graph nodes run in any order that their edges allow, and streams hesitate, by a seed.
 """

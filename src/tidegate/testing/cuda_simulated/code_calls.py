@@ -21,7 +21,10 @@ class CodeCalls(Calls):
     @call("cuLibraryUnload")
     def unload_library(self, library: int) -> None:
         """Unload it."""
-        gone = self.machine.remove(Library, library)
+        gone = self.machine.find(Library, library)
+        cards = [card for card in self.machine.cards if card.index in gone.loaded_on and not card.fault]
+        self._drain("unloading a library", cards)  # measured: what is on a device leaves it only when nothing runs
+        self.machine.remove(Library, library)
         for handle in gone.handles.values():
             for function in self.machine.remove(Kernel, handle).functions.values():
                 self.machine.remove(Function, function)

@@ -76,6 +76,8 @@ class DeviceCalls(Calls):
     def primary_context(self, device: int) -> int:
         """Retain the context that all libraries of the process share."""
         card = self._device(device)
+        if not card.retained:  # a context that is dead stays so, let go of or not
+            self._check_fault(card)
         card.retained += 1
         return next(handle for handle, other in self._contexts.items() if other is card)
 

@@ -14,7 +14,7 @@ from typing import Any
 from .codes import INVALID_VALUE, Refusal
 from .launches import Work
 from .machine import Card
-from .stream import Op
+from .op import Op
 
 _HELPERS = 3
 """How many kernels run beside the first."""

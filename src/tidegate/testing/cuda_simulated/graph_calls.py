@@ -32,19 +32,19 @@ class GraphCalls(Calls):
             self.machine.remove(Node, handle, INVALID_VALUE)
         self.counts["graphs"] -= 1
 
-    @call("cuGraphAddKernelNode_v2")
+    @call("cuGraphAddKernelNode_v2", "context")
     def add_kernel_node(self, graph: int, after: list[int], launch: Launch) -> int:
         """Add a kernel. Its arguments are copied."""
         return self._add(graph, "kernel", after, launch_work(self.machine, launch))
 
-    @call("cuGraphAddMemsetNode")
+    @call("cuGraphAddMemsetNode", "handle")
     def add_fill_node(
         self, graph: int, after: list[int], address: int, value: int, element: int, count: int, context: int
     ) -> int:
         """Add a fill."""
         return self._add(graph, "fill", after, self._fill(address, value, element, count))
 
-    @call("cuGraphAddMemcpyNode")
+    @call("cuGraphAddMemcpyNode", "handle")
     def add_copy_node(self, graph: int, after: list[int], target: int, source: int, nbytes: int, context: int) -> int:
         """Add a copy."""
         work, kinds = self._copy(target, source, nbytes)
@@ -83,6 +83,7 @@ class GraphCalls(Calls):
     @call("cuGraphInstantiateWithFlags", "context")
     def instantiate_graph(self, graph: int) -> int:
         """Make an instance that can be launched. Takes microseconds per node."""
+        self._card.check_room()
         seed = self.machine.seed + next(self._numbers)
         instance = self.machine.add(Instance(self.machine.find(Graph, graph, INVALID_VALUE), seed))
         self.counts["graph instances"] += 1
@@ -94,7 +95,7 @@ class GraphCalls(Calls):
         self.machine.remove(Instance, instance, INVALID_VALUE)
         self.counts["graph instances"] -= 1
 
-    @call("cuGraphExecKernelNodeSetParams_v2", "handle")
+    @call("cuGraphExecKernelNodeSetParams_v2", "context")
     def set_kernel_node(self, instance: int, node: int, launch: Launch) -> None:
         """Change a kernel's arguments and grid in an instance, for launches to come."""
         self._set(instance, node, "kernel", launch_work(self.machine, launch))
@@ -129,7 +130,7 @@ class GraphCalls(Calls):
         found: Instance = self.machine.find(Instance, instance, INVALID_VALUE)
         return found
 
-    @call("cuGraphNodeSetEnabled", "handle")
+    @call("cuGraphNodeSetEnabled")
     def enable_node(self, instance: int, node: int, enabled: bool) -> None:
         """Switch a node of an instance on or off."""
         self._instance(instance).enable(self.machine.find(Node, node, INVALID_VALUE), enabled)

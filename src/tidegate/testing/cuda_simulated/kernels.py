@@ -64,6 +64,7 @@ class Code:
     parameters: tuple[Parameter, ...]
     run: Runner
     max_threads: int = 1024
+    shared: int = 0
 
 
 known: dict[str, Code] = {}
@@ -93,9 +94,9 @@ class _Kernel(ctypes.Structure):
     )
 
 
-def make_image(architecture: str, bounds: dict[str, int], library: bytes) -> bytes:
-    """Return an image that `load_image` takes."""
-    head = json.dumps({"architecture": architecture, "bounds": bounds}).encode()
+def make_image(architecture: str, limits: dict[str, tuple[int, int]], library: bytes) -> bytes:
+    """Return an image that `load_image` takes; `limits`: threads and bytes of static shared memory by kernel."""
+    head = json.dumps({"architecture": architecture, "limits": limits}).encode()
     return MAGIC + head + b"\n" + library
 
 
@@ -108,9 +109,10 @@ def load_image(image: bytes) -> dict[str, Code]:
     if about["architecture"] != ARCHITECTURE:
         raise Refusal(NO_BINARY_FOR_GPU)
     found = _kernels(hashlib.sha256(library).hexdigest(), library)
-    bounds: dict[str, int] = about["bounds"]
+    limits: dict[str, tuple[int, int]] = about["limits"]
     return {
-        name: Code(name, parameters, _runner(run), bounds.get(name, 1024)) for name, (parameters, run) in found.items()
+        name: Code(name, parameters, _runner(run), *limits.get(name, (1024, 0)))
+        for name, (parameters, run) in found.items()
     }
 
 

@@ -105,7 +105,7 @@ class Function:
         self.card = card
         self.attributes = {
             FunctionAttribute.MAX_THREADS: self.code.max_threads,
-            FunctionAttribute.SHARED_BYTES: 0,
+            FunctionAttribute.SHARED_BYTES: self.code.shared,
             2: 0,
             3: 0,
             FunctionAttribute.REGISTERS: 16,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from .arena import Arena
-from .codes import INVALID_HANDLE, Refusal
+from .codes import INVALID_HANDLE, Refusal, SimulatedDeadlockError
 
 if TYPE_CHECKING:
     from .stream import Stream
-
-STREAM_CAPACITY = 1021
-"""Launches, copies, fills, value writes and graph launches that a stream holds behind what it is running."""
 
 
 class Machine:
@@ -47,6 +46,15 @@ class Machine:
     def violation(self, text: str) -> None:
         """Note something that a driver must never do."""
         self.violations.append(text)
+
+    def poll(self, condition: Callable[[], bool], what: str) -> None:
+        """Block a call until a condition holds; one that waits too long is a deadlock."""
+        end = time.monotonic() + self.limit
+        while not condition():
+            if time.monotonic() > end:
+                self.violation(f"deadlock: {what} never returned")
+                raise SimulatedDeadlockError(f"{what} blocked for {self.limit:g} s")
+            time.sleep(0.0005)
 
     def wake(self, sleepers: list[Any]) -> None:
         """Release the locks that threads sleep on, and forget them. Under the lock: each is released once."""
@@ -85,8 +93,9 @@ class Card:
 
     Attributes:
         fault: CUDA's code for what killed the context, or 0.
-        connections: how many streams may be parked before work given to others stalls.
-        parked: which streams are parked, and the number of the wait each is parked at.
+        connections: how many streams can be held up before work given to others stalls.
+        held: which streams are held up, and the number of the operation that each is held up at.
+        stalling: which streams could go on if there were a connection for them.
 
     """
 
@@ -103,7 +112,8 @@ class Card:
         self.next_fault = 0
         self.retained = 0
         self.connections = 8
-        self.parked: dict[Stream, int] = {}
+        self.held: dict[Stream, int] = {}
+        self.stalling: set[Stream] = set()
         self.moved = threading.Condition(machine.lock)
         self.streams: set[Stream] = set()
         self.default: Stream | None = None
@@ -111,11 +121,10 @@ class Card:
     def connect(self) -> None:
         """Fix the number of hardware connections, as the start of CUDA does.
 
-        Measured: 8, and with CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment at that moment 31.
+        Measured: 8, or what CUDA_DEVICE_MAX_CONNECTIONS says at that moment, up to 32.
         """
         asked = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
-        wanted = min(32, max(1, int(asked))) if asked.isdigit() else 8
-        self.connections = wanted if wanted < 32 else 31
+        self.connections = min(32, max(1, int(asked))) if asked.isdigit() else 8
 
     def shrink_pools(self) -> None:
         """Have every pool give back what it holds beyond its threshold; one that is destroyed and empty goes."""
@@ -123,13 +132,19 @@ class Card:
             pool.shrink(pool.threshold)
         self.pools = [pool for pool in self.pools if pool.footprint or not pool.destroyed]
 
-    def stalled(self, number: int) -> bool:
-        """Whether work stalls because waits that were given before it hold every connection.
+    def stalled(self, stream: Stream, number: int) -> bool:
+        """Whether an operation of a stream stalls because others, given before it, hold every connection.
 
-        Work given before those waits is ahead of them in the connections and goes on: else nothing that a parked
-        stream waits for could ever end.
+        What was given before those goes on: else nothing that a stream waits for could ever end.
         """
-        return sum(1 for earlier in self.parked.values() if earlier < number) >= self.connections
+        return sum(1 for other, earlier in self.held.items() if earlier < number and other is not stream) >= (
+            self.connections
+        )
+
+    def check_room(self) -> None:
+        """Block while a call on a full stream is blocked: it holds what calls that make things need (measured)."""
+        if any(stream.callers for stream in list(self.streams)):
+            self.machine.poll(lambda: not any(stream.callers for stream in list(self.streams)), "a call behind it")
 
     def die(self, code: int) -> None:
         """Let the context be dead: nothing runs any more, and everybody who sleeps wakes to hear of it."""

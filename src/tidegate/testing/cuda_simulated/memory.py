@@ -21,13 +21,14 @@ from .codes import (
     Refusal,
 )
 from .machine import Card, Machine
-from .stream import Op, Stream
+from .op import Op
+from .stream import Stream
 
 GRANULARITY = 32 << 20
 """Pools take memory from the device in pieces of that size (measured)."""
 
-STAGED = 64 << 10
-"""A copy from pageable memory of up to so many bytes is taken at the call; one more blocks it."""
+STAGED = 1 << 20
+"""A copy from pageable memory of up to so many bytes, at least, is taken at the call and does not block it."""
 
 
 class Block:
@@ -48,7 +49,7 @@ class Block:
         assert op is not None
         if op.stream is stream:
             return True
-        if op.over and pool.attributes[PoolAttribute.OPPORTUNISTIC]:
+        if op.number <= op.stream.synchronised or (op.over and pool.attributes[PoolAttribute.OPPORTUNISTIC]):
             return True
         follow = pool.attributes[PoolAttribute.FOLLOW_EVENTS]
         return bool(follow) and stream.behind.get(op.stream, 0) >= op.number
@@ -136,14 +137,12 @@ class Pool:
         self.cached.append(block)
 
     def shrink(self, keep: int) -> None:
-        """Give back to the device what is free and beyond `keep` bytes."""
-        reserved = PoolAttribute.RESERVED
-        if self.attributes[reserved] <= keep:
+        """Give back to the device what is free, as long as at least `keep` bytes are left."""
+        if self.attributes[PoolAttribute.RESERVED] <= keep:
             return
         for block in list(self.cached):
-            if self.attributes[reserved] <= keep:
-                return
-            if block.free_op is not None and block.free_op.over:
+            over = block.free_op is not None and block.free_op.over
+            if over and _pieces(self.footprint - block.capacity) >= keep:
                 self.cached.remove(block)
                 del self.card.blocks[block.start]
                 self.card.arena.release(block.start)
@@ -295,8 +294,8 @@ def allocate_host(machine: Machine, nbytes: int) -> int:
     """Allocate page-locked memory."""
     with machine.lock:
         start = machine.host.allocate(nbytes) if nbytes else 0
-    if not start:
-        raise Refusal(OUT_OF_MEMORY if nbytes else INVALID_VALUE)
+    if start is None:
+        raise Refusal(OUT_OF_MEMORY)
     return start
 
 
@@ -305,18 +304,33 @@ def register(machine: Machine, address: int, nbytes: int) -> None:
     with machine.lock:
         if nbytes == 0:
             raise Refusal(INVALID_VALUE)
-        overlapping = any(start < address + nbytes and address < start + n for start, n in machine.registered.items())
-        if overlapping or address in machine.host:
+        if address in machine.host or _is_read_only(address):
+            raise Refusal(INVALID_VALUE)
+        if any(start < address + nbytes and address < start + n for start, n in machine.registered.items()):
             raise Refusal(HOST_MEMORY_ALREADY_REGISTERED)
         machine.registered[address] = nbytes
 
 
+def _is_read_only(address: int) -> bool:
+    """Whether memory of this process may only be read, where the system tells."""
+    try:
+        with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
+            for line in file:
+                bounds, permissions = line.split(maxsplit=2)[:2]
+                start, end = (int(bound, 16) for bound in bounds.split("-"))
+                if start <= address < end:
+                    return "w" not in permissions
+    except OSError:
+        pass
+    return False
+
+
 def check_registered(machine: Machine, address: int) -> None:
     """Refuse to undo what was not done; memory that came page-locked is another matter (measured)."""
-    if address in machine.host:
-        raise Refusal(INVALID_VALUE)
-    if address not in machine.registered:
-        raise Refusal(HOST_MEMORY_NOT_REGISTERED)
+    if address in machine.registered:
+        return
+    known = address in machine.host or _registration(machine, address) is not None
+    raise Refusal(INVALID_VALUE if known else HOST_MEMORY_NOT_REGISTERED)
 
 
 def unregister(machine: Machine, address: int) -> None:

@@ -79,16 +79,17 @@ class MemoryCalls(Calls):
         self.counts["pinned"] += 1
         return address
 
-    @call("cuMemFreeHost", "context")
+    @call("cuMemFreeHost", "handle")
     def free_host(self, address: int) -> None:
         """Free page-locked memory. Blocks while work runs."""
-        if self.machine.host.size(address) is None:
-            raise Refusal(INVALID_VALUE)
-        self._drain("cuMemFreeHost", self.machine.cards)
-        with self.machine.lock:
-            whole = self.machine.host.release(address)
-        if not whole:
-            self.machine.violation("something wrote past the end of page-locked memory")
+        if address:  # freeing nothing is no mistake
+            if self.machine.host.size(address) is None:
+                raise Refusal(INVALID_VALUE)
+            self._drain("cuMemFreeHost", self.machine.cards)
+            with self.machine.lock:
+                whole = self.machine.host.release(address)
+            if not whole:
+                self.machine.violation("something wrote past the end of page-locked memory")
         self.counts["pinned"] -= 1
 
     @call("cuMemHostRegister_v2", "context")
@@ -97,7 +98,7 @@ class MemoryCalls(Calls):
         memory.register(self.machine, address, nbytes)
         self.counts["registered"] += 1
 
-    @call("cuMemHostUnregister", "context")
+    @call("cuMemHostUnregister", "handle")
     def unregister_host(self, address: int) -> None:
         """Undo that."""
         memory.check_registered(self.machine, address)

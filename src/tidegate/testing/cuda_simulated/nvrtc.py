@@ -14,6 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 from ...drivers.cuda._nvrtc import CompilerError
@@ -28,6 +29,9 @@ _CHECKS = (
 _ENTRY = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?(\w+)\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?([\w\s]+?)\s*(\w+)\s*\[\s*\]\s*;")
+_SHARED = re.compile(r"__shared__\s+([\w\s]+?)\s+\w+\s*((?:\[\s*\d+\s*\]\s*)*);")
+_SIZES = {"char": 1, "unsigned char": 1, "short": 2, "int": 4, "unsigned": 4, "unsigned int": 4, "float": 4,
+          "double": 8, "long long": 8, "unsigned long long": 8}  # fmt: skip
 _TIMER = re.compile(r'asm\s*(?:volatile)?\s*\(\s*"mov\.u64\s+%0,\s*%%?globaltimer;"\s*:\s*"=l"\s*\((\w+)\)\s*\)')
 _ASM = re.compile(r"\b(?:asm|__asm__)\b")
 _PLAIN_OPTIONS = frozenset({
@@ -101,31 +105,44 @@ def _read_options(options: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return architecture, tuple(passed)
 
 
-def translate(source: str, name: str) -> tuple[str, dict[str, int]]:
-    """Return what the host's compiler is given, and the thread limit of each kernel that has one."""
+def translate(source: str, name: str) -> tuple[str, dict[str, tuple[int, int]]]:
+    """Return what the host's compiler is given, and for each kernel its most threads and its static shared memory."""
     bare = _COMMENT.sub(" ", source)
     if _ASM.search(_TIMER.sub("", bare)):
         raise CompilerError(f"{name}: error: inline PTX is not in the simulation")
-    entries = [(match[2], match[1]) for match in _ENTRY.finditer(bare)]
+    found = list(_ENTRY.finditer(bare))
+    ends = [*(match.start() for match in found[1:]), len(bare)]
+    entries = {
+        match[2]: (int(match[1] or 1024), _shared(bare[match.end() : end]))
+        for match, end in zip(found, ends, strict=True)
+    }
     body = _DYNAMIC_SHARED.sub(r"\1 *\2 = (\1 *)tidegate_launch->shared;", source)
     body = _TIMER.sub(r"(\1 = __globaltimer())", body)
     barriers = "true" if "__syncthreads" in bare else "false"
     rows = "".join(
         f"    {{(const void *)&{entry}, [](const TidegateLaunch *l) {{ tidegate_run({entry}, l, {barriers}); }},\n"
         f"     tidegate_arity({entry}), tidegate_parameters({entry})}},\n"
-        for entry, _ in entries
+        for entry in entries
     )
     tail = (
         f'extern "C" __global__ const TidegateKernel tidegate_kernels[] = {{\n{rows}    {{}}}};\n'
         f'extern "C" __global__ const unsigned tidegate_kernel_count = {len(entries)};\n'
     ).replace("__global__", '__attribute__((visibility("default")))')
     text = f'#include "prelude.h"\n#line 1 "{name}"\n{body}\n#line 1 "kernels"\n{tail}'
-    return text, {entry: int(limit) for entry, limit in entries if limit}
+    return text, entries
+
+
+def _shared(body: str) -> int:
+    """Return how much shared memory a kernel declares, as far as that is told in numbers."""
+    total = 0
+    for kind, dimensions in _SHARED.findall(_DYNAMIC_SHARED.sub(" ", body)):
+        total += _SIZES.get(" ".join(kind.split()), 0) * prod(int(number) for number in re.findall(r"\d+", dimensions))
+    return total
 
 
 @lru_cache(maxsize=256)
 def _compile(compiler: str, source: str, name: str, architecture: str, options: tuple[str, ...]) -> bytes:
-    text, bounds = translate(source, name)
+    text, limits = translate(source, name)
     with tempfile.TemporaryDirectory(prefix="tidegate-simulated-") as scratch:
         kernel, library = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.so")
         kernel.write_text(text, encoding="utf-8")
@@ -134,4 +151,4 @@ def _compile(compiler: str, source: str, name: str, architecture: str, options: 
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, errors="replace")
         if done.returncode:
             raise CompilerError(done.stderr or done.stdout)
-        return make_image(architecture, bounds, library.read_bytes())
+        return make_image(architecture, limits, library.read_bytes())

@@ -1,89 +1,34 @@
-"""Streams and events: in-order queues, each run by a thread, and places in them.
+"""Streams: in-order queues, each run by a thread, and the places where they hold somebody up.
 
-An operation on a stream is also the mark that events and waits refer to: it is `over` or not. An event is only a name
-for the operation that recorded it last, which gives all the rules at once: a wait holds the operation it found at its
-call, so recording the event again or destroying it does not disturb it; an event never recorded is over.
+Three things hold up more than their own stream, all measured. A stream takes so many entries and no more, and calls
+behind the one that blocks block too. A stream that cannot go on, because it waits or because something is queued behind
+what it is running, holds one of the card's connections to the host; with all of them held, work given to any other
+stream does not start. Only work that was given before what holds them does: it is ahead of that in the connections.
 """
 
 from __future__ import annotations
 
 import _thread
 import ctypes
-import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
 
-from .codes import Fault, SimulatedDeadlockError
-from .machine import STREAM_CAPACITY, Card
+from .codes import Fault
+from .machine import Card
+from .op import Op
+
+CAPACITY = 1021
+"""Launches, copies, fills, graph launches, value writes and waits that a stream holds behind what it is running."""
+
+RECORDS = 56
+"""Records of events made for blocking that it holds. Of others it holds any number."""
 
 _IDLE_S = 1.0
 """A stream's thread ends when it had nothing to do for that long; the next operation starts another."""
 
 _POLL_S = 0.0005
-
-
-class Op:
-    """Something on a stream.
-
-    Attributes:
-        action: what it does there; None for a mark.
-        entries: how many of the stream's places it takes until it starts.
-        number: its place in the order in which the machine was given work.
-
-    """
-
-    __slots__ = ("action", "entries", "number", "over", "sleepers", "stream")
-
-    def __init__(self, stream: Stream, action: Callable[[], None] | None = None, entries: int = 0) -> None:
-        self.stream = stream
-        self.action = action
-        self.entries = entries
-        self.number = 0
-        self.over = False
-        self.sleepers: list[Any] = []
-
-    def finish(self) -> None:
-        """Be over, and wake who sleeps for it."""
-        machine = self.stream.machine
-        with machine.lock:
-            self.over = True
-            machine.wake(self.sleepers)
-
-    def sleep(self) -> None:
-        """Block until it is over or can never be. Ctrl-C is answered afterwards, as by any foreign call."""
-        machine = self.stream.machine
-        sleeper = threading.Lock()
-        sleeper.acquire()
-        with machine.lock:
-            if self.over or self.stream.card.fault:
-                return
-            self.sleepers.append(sleeper)
-            machine.sleepers.append(sleeper)
-        _sleep(sleeper)
-
-
-def _sleep(sleeper: Any) -> None:
-    interrupt: KeyboardInterrupt | None = None
-    while True:
-        try:
-            sleeper.acquire()
-            break
-        except KeyboardInterrupt as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
-
-
-class Event:
-    """A name for the operation that was recorded last."""
-
-    __slots__ = ("card", "op")
-
-    def __init__(self, card: Card) -> None:
-        self.card = card
-        self.op: Op | None = None
 
 
 class Stream:
@@ -92,6 +37,8 @@ class Stream:
     Attributes:
         last: the newest operation.
         behind: for each other stream, the newest of its operations that this one waits for.
+        synchronised: the newest of its operations of which the host knows that it is over.
+        callers: how many calls it blocks because it is full.
 
     """
 
@@ -100,10 +47,14 @@ class Stream:
         self.machine = card.machine
         self.last: Op | None = None
         self.behind: dict[Stream, int] = {}
+        self.synchronised = 0
+        self.callers = 0
         self._queue: SimpleQueue[Op | None] = SimpleQueue()
-        self._queued = 0
+        self._numbers: deque[int] = deque()
+        self._entries = 0
+        self._records = 0
         self._running = False
-        self._place = 0
+        self._busy = False
         self._chance = card.random(number)
         card.streams.add(self)
 
@@ -113,56 +64,53 @@ class Stream:
         last = self.last
         return last is None or last.over
 
-    def put(self, action: Callable[[], None] | None = None, entries: int = 0, parks: bool = False) -> Op:
-        """Add an operation, blocking while the stream is full; one that `parks` does so at once on an idle stream."""
-        op = Op(self, action, entries)
-        if entries and self._queued >= STREAM_CAPACITY:
-            self._block()
+    def put(
+        self,
+        action: Callable[[], None] | None = None,
+        entries: int = 0,
+        records: int = 0,
+        waits: bool = False,
+    ) -> Op:
+        """Add an operation, blocking while the stream is full."""
+        op = Op(self, action, entries, records, waits)
+        if self._is_full_for(op):
+            self._block(op)
         with self.machine.lock:
             self._start()
             number = next(self.machine.sequence)
-            parks = parks and self.idle
+            holds = self._busy or (waits and self.idle)
             # From here on no interrupt can come before the operation is there: to its caller a call is one step.
             op.number = number
-            self._queued += entries
-            if parks:
-                self.card.parked[self] = number
+            self._entries += entries
+            self._records += records
+            if holds and self not in self.card.held:
+                self.card.held[self] = number
+            self._numbers += (number,)
             self.last = op
             self._queue.put(op)
         return op
 
     def wait(self, op: Op) -> None:
-        """Add a wait for an operation of any stream."""
+        """Add a wait for an operation of any stream. It takes no entry (measured)."""
         if op.over or op.stream is self:
             return
         self.behind[op.stream] = max(op.number, self.behind.get(op.stream, 0))
 
         def sleep() -> None:
-            while not met() and not self.card.fault:
+            while not op.over and not op.stream.card.fault and not self.card.fault:
                 op.sleep()
 
-        def met() -> bool:
-            return op.over or bool(op.stream.card.fault)
-
-        self.put(lambda: self._park(met, sleep), parks=not met())
+        self.put(sleep, waits=True)
 
     def wait_value(self, address: int, value: int) -> None:
-        """Add a wait for a 64-bit word, compared cyclically."""
+        """Add a wait for a 64-bit word, compared cyclically. It takes an entry (measured)."""
         word = ctypes.c_int64.from_address(address)
 
-        def met() -> bool:
-            return ((word.value - value) & (2**64 - 1)) < 2**63
-
         def sleep() -> None:
-            while not met() and not self.card.fault:
+            while ((word.value - value) & (2**64 - 1)) >= 2**63 and not self.card.fault:
                 time.sleep(_POLL_S)
 
-        self.put(lambda: self._park(met, sleep), parks=not met())
-
-    def synchronize(self) -> None:
-        """Block until everything on it is over."""
-        if self.last is not None:
-            self.last.sleep()
+        self.put(sleep, 1, waits=True)
 
     def destroy(self) -> None:
         """Let its thread end when everything on it is over."""
@@ -172,15 +120,20 @@ class Stream:
             else:
                 self.card.streams.discard(self)
 
-    def _block(self) -> None:
-        """Block the caller of a call on a full stream, until one of its operations is done."""
-        self.machine.violation(f"a stream was filled: a call on one that holds {STREAM_CAPACITY} entries blocks")
-        end = time.monotonic() + self.machine.limit
-        while self._queued >= STREAM_CAPACITY and not self.card.fault:
-            if time.monotonic() > end:
-                self.machine.violation("deadlock: a call on a full stream never returned")
-                raise SimulatedDeadlockError(f"a call on a full stream blocked for {self.machine.limit:g} s")
-            time.sleep(_POLL_S)
+    def _is_full_for(self, op: Op) -> bool:
+        if self.card.fault:
+            return False
+        return bool((op.entries and self._entries >= CAPACITY) or (op.records and self._records >= RECORDS))
+
+    def _block(self, op: Op) -> None:
+        """Block the caller until the stream has room."""
+        held = f"{RECORDS} records of blocking events" if op.records else f"{CAPACITY} entries"
+        self.machine.violation(f"a stream was filled: a call on one that holds {held} blocks")
+        self.callers += 1
+        try:
+            self.machine.poll(lambda: not self._is_full_for(op), "a call on a full stream")
+        finally:
+            self.callers -= 1
 
     def _start(self) -> None:
         if not self._running:
@@ -214,37 +167,44 @@ class Stream:
             time.sleep(0 if chance < self.machine.shake * 0.8 else chance * 0.002)
 
     def _perform(self, op: Op) -> None:
-        self._place = op.number
-        if len(self.card.parked) >= self.card.connections:
-            self._stall()
-        if op.entries:
-            with self.machine.lock:
-                self._queued -= op.entries
+        self._begin(op)
+        action, op.action = op.action, None  # an event may keep the operation; nobody needs what it did
         try:
-            if op.action is not None and not self.card.fault:
-                op.action()
+            if action is not None and not self.card.fault:
+                action()
         except Fault as fault:
             self.card.die(fault.code)
         except Exception as error:  # the simulation's own mistake must not look like a device that hangs
             self.machine.violation(f"the simulation failed: {error!r}")
             self.card.die(999)
-        if not self.card.fault:
-            op.finish()
+        self._end(op)
 
-    def _stall(self) -> None:
-        """Wait while parked streams hold all connections."""
+    def _begin(self, op: Op) -> None:
+        card = self.card
         with self.machine.lock:
-            while self.card.stalled(self._place) and not self.card.fault:
-                self.card.moved.wait()
+            while len(card.held) >= card.connections and card.stalled(self, op.number) and not card.fault:
+                card.stalling.add(self)
+                card.moved.wait()
+            card.stalling.discard(self)
+            self._numbers.popleft()
+            self._records -= op.records
+            self._busy = op.action is not None
+            if op.waits:
+                card.held[self] = op.number
+            else:
+                self._entries -= op.entries
+                if self._busy and self._numbers:
+                    card.held[self] = self._numbers[0]
 
-    def _park(self, met: Callable[[], bool], sleep: Callable[[], None]) -> None:
-        """Hold a connection until a condition is met."""
+    def _end(self, op: Op) -> None:
+        card = self.card
         with self.machine.lock:
-            self.card.parked[self] = self._place
-        try:
-            if not met():
-                sleep()
-        finally:
-            with self.machine.lock:
-                del self.card.parked[self]
-                self.card.moved.notify_all()
+            self._busy = False
+            if op.waits:
+                self._entries -= op.entries
+            if self in card.held:
+                del card.held[self]
+                card.moved.notify_all()
+            if not card.fault:
+                op.over = True
+                self.machine.wake(op.sleepers)

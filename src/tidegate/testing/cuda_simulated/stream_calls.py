@@ -7,8 +7,8 @@ import ctypes
 from . import memory
 from .calls import Calls, call
 from .codes import INVALID_HANDLE, INVALID_VALUE, Refusal
-from .machine import Card
-from .stream import Event, Op, Stream
+from .op import Event, Op
+from .stream import Stream
 
 
 class StreamCalls(Calls):
@@ -17,6 +17,7 @@ class StreamCalls(Calls):
     @call("cuStreamCreateWithPriority", "context")
     def create_stream(self, priority: int = 0) -> int:
         """Create a stream that does not wait for the legacy default stream."""
+        self._card.check_room()
         stream = self.machine.add(Stream(self._card, next(self._numbers)))
         self.counts["streams"] += 1
         return stream
@@ -37,14 +38,16 @@ class StreamCalls(Calls):
     def synchronize_stream(self, stream: int) -> None:
         """Block until everything on a stream is over."""
         found = self._stream(stream)
-        found.synchronize()
-        self._synchronised(found.card)
+        if found.last is not None:
+            self._synchronise(found.last)
 
-    def _synchronised(self, card: Card) -> None:
-        """Pools give back what they hold beyond their threshold whenever somebody synchronises."""
-        self._check_fault(card)
+    def _synchronise(self, op: Op) -> None:
+        """Sleep until an operation is over. Pools give back what they hold beyond their threshold whenever one does."""
+        op.sleep()
+        self._check_fault(op.stream.card)
         with self.machine.lock:
-            card.shrink_pools()
+            op.stream.synchronised = max(op.number, op.stream.synchronised)
+            op.stream.card.shrink_pools()
 
     @call("cuStreamWaitEvent", "handle")
     def wait_event(self, stream: int, event: int) -> None:
@@ -85,7 +88,8 @@ class StreamCalls(Calls):
     @call("cuEventCreate", "context")
     def create_event(self, blocking: bool = True) -> int:
         """Create an event without timing; `blocking`: who synchronises with it sleeps instead of spinning."""
-        event = self.machine.add(Event(self._card))
+        self._card.check_room()
+        event = self.machine.add(Event(self._card, blocking))
         self.counts["events"] += 1
         return event
 
@@ -102,7 +106,7 @@ class StreamCalls(Calls):
         found, place = self.machine.find(Event, event), self._stream(stream)
         if found.card is not place.card:
             raise Refusal(INVALID_HANDLE)
-        found.op = place.put()
+        found.op = place.put(records=int(found.blocking))
 
     @call("cuEventQuery", "handle")
     def event_over(self, event: int) -> bool:
@@ -115,8 +119,7 @@ class StreamCalls(Calls):
         """Block until an event has happened."""
         op = self._recorded(event)
         if op is not None:
-            op.sleep()
-            self._synchronised(op.stream.card)
+            self._synchronise(op)
 
     def _recorded(self, event: int) -> Op | None:
         found = self.machine.find(Event, event)

@@ -111,6 +111,7 @@ class Bench:
         self.library = self.native.load_library(image)
         self.function("nothing")  # now, since the first function of a library waits for all work
         self.pool = self.native.create_pool(0)
+        self.unused = self.native.create_stream()
         self._gates: list[Gate] = []
         self._streams: list[int] = []
 

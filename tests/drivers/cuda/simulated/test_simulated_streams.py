@@ -113,8 +113,12 @@ def connected(monkeypatch: pytest.MonkeyPatch, make_bench: Callable[..., Any], a
     return make_bench()
 
 
-@pytest.mark.parametrize(("asked", "most"), [(None, 8), ("32", 31)])
-def test_so_many_parked_streams_stall_every_other(
+def wait_until_stalled(bench: Any, streams: int) -> None:
+    bench.until(lambda: len(bench.native.machine.cards[0].stalling) == streams)
+
+
+@pytest.mark.parametrize(("asked", "most"), [(None, 8), ("32", 32), ("5", 5)])
+def test_so_many_waiting_streams_stall_every_other(
     monkeypatch: pytest.MonkeyPatch, make_bench: Callable[..., Any], asked: str | None, most: int
 ) -> None:
     bench = connected(monkeypatch, make_bench, asked)
@@ -128,16 +132,14 @@ def test_so_many_parked_streams_stall_every_other(
     late = bench.stream()
     native.write_value(late, address_of(words, 2), 1)
     native.write_value(early, address_of(words, 1), 2)
-    for _ in range(50):
-        assert not native.stream_idle(late)
-        assert not native.stream_idle(early)
+    wait_until_stalled(bench, 2)
     words[0] = 1
     native.synchronize_stream(late)
     native.synchronize_stream(early)
     assert list(words) == [1, 2, 1]
 
 
-def test_work_given_before_the_waits_goes_on_past_them(
+def test_a_stream_with_work_behind_its_kernel_counts_as_a_waiting_one(
     monkeypatch: pytest.MonkeyPatch, make_bench: Callable[..., Any]
 ) -> None:
     bench = connected(monkeypatch, make_bench, None)
@@ -146,15 +148,58 @@ def test_work_given_before_the_waits_goes_on_past_them(
     gate = bench.gate(busy)
     native.write_value(busy, address_of(words), 1)
     native.record_event(event, busy)
-    waiting = [bench.stream() for _ in range(8)]
+    waiting = [bench.stream() for _ in range(7)]
     for stream in waiting:
         native.wait_event(stream, event)
     other = bench.stream()
     bench.launch(other, "nothing")
-    assert not native.stream_idle(other)
+    wait_until_stalled(bench, 1)
     gate.open()
     for stream in (*waiting, other):
         native.synchronize_stream(stream)
+
+
+def test_streams_that_only_run_kernels_stall_nobody(
+    monkeypatch: pytest.MonkeyPatch, make_bench: Callable[..., Any]
+) -> None:
+    bench = connected(monkeypatch, make_bench, "1")
+    for _ in range(4):
+        bench.gate(bench.stream())  # returns when its kernel runs
+
+
+def test_records_of_blocking_events_fill_a_stream_early(bench: Any, on_a_thread: Callable[..., Any]) -> None:
+    native, stream = bench.native, bench.stream()
+    gate, sleeping, spinning = bench.gate(stream), native.create_event(True), native.create_event(False)
+    for _ in range(200):
+        native.record_event(spinning, stream)
+    for _ in range(56):
+        native.record_event(sleeping, stream)
+    assert not native.violations
+    thread = on_a_thread(lambda: native.record_event(sleeping, stream))
+    bench.until(lambda: len(native.violations) == 1)
+    assert thread.is_alive()
+    gate.open()
+
+
+def test_a_call_that_a_full_stream_blocks_blocks_others(bench: Any, on_a_thread: Callable[..., Any]) -> None:
+    native, words, stream, made = bench.native, bench.words(1), bench.stream(), []
+    gate = bench.gate(stream)
+
+    def fill() -> None:
+        for _ in range(CAPACITY + 1):
+            native.write_value(stream, address_of(words), 1)
+
+    def make() -> None:
+        native.push_context(bench.context)
+        made.append(native.create_event())
+
+    on_a_thread(fill)
+    bench.until(lambda: len(native.violations) == 1)
+    on_a_thread(lambda: made.append(native.stream_idle(stream)))
+    on_a_thread(make).join(0.01)
+    assert not made
+    assert native.stream_idle(bench.unused)
+    gate.open()
 
 
 def test_two_streams_run_side_by_side(bench: Any) -> None:

@@ -1,0 +1,291 @@
+"""The driver as the core sees it: what it reports, when, and that it is never under a lock of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tidegate as tg
+from tidegate.driver import Allocate, Barrier, DeviceRequest, EpochTimeline, Ticket
+from tidegate.drivers.metal import MetalDriver
+from tidegate.drivers.metal.device import MetalDevice
+from tidegate.drivers.metal.queue import BUDGET, MetalTimeline
+from tidegate.drivers.metal.shared_event import EventBarrier
+from tidegate.testing import metal_simulated
+from tidegate.testing.metal_device import register_fill_kernels
+
+LIMIT = 30.0
+
+
+class Recorder:
+    """A sink that notes what it is told, and whether the driver held a lock meanwhile."""
+
+    def __init__(self) -> None:
+        self.finished_tickets: list[object] = []
+        self.woken: list[EpochTimeline] = []
+        self.lost_with: list[BaseException] = []
+        self.wakes, self.rooms = threading.Semaphore(0), threading.Semaphore(0)
+        self.locks: list[Any] = []
+        self.under_a_lock = False
+
+    def _look(self) -> None:
+        self.under_a_lock = self.under_a_lock or any(lock._is_owned() for lock in self.locks)
+
+    def finished(self, ticket: Ticket, error: BaseException | None = None) -> None:
+        self._look()
+        self.finished_tickets.append(ticket)
+
+    def wake(self, timeline: EpochTimeline) -> None:
+        self._look()
+        self.woken.append(timeline)
+        self.wakes.release()
+
+    def advance(self, timeline: EpochTimeline) -> None:
+        self._look()
+
+    def room(self) -> None:
+        self.rooms.release()
+
+    def lost(self, error: BaseException) -> None:
+        self._look()
+        self.lost_with.append(error)
+
+
+class Submitted:
+    """A ticket."""
+
+    def __init__(self) -> None:
+        self.taken = False
+        self.timeline: EpochTimeline | None = None
+        self.epoch = 0
+
+
+class Seam:
+    """An open device without a core above it."""
+
+    def __init__(self) -> None:
+        self.native = metal_simulated.native(seed=5)
+        register_fill_kernels(self.native)
+        self.device: MetalDevice = MetalDriver(self.native).open(DeviceRequest("metal", "metal"))
+        self.sink = Recorder()
+        self.device.connect(self.sink)
+        self.queue = self.device.queue("compute", 0)
+        self.timelines = self.device.timelines["compute"]
+        self.sink.locks = [self.device.lock, *(timeline._lock for timeline in self.timelines)]
+        self.event = self.device.events.new_event()
+
+    def block(self, waits: Any = ()) -> Submitted | None:
+        """Issue work that waits for the event; None if it was refused."""
+        ticket = Submitted()
+        taken = self.queue.issue(ticket, EventBarrier((), [(self.event, 1)]), waits)
+        return ticket if taken else None
+
+    def barrier(self, waits: Any) -> Submitted | None:
+        ticket = Submitted()
+        return ticket if self.queue.issue(ticket, Barrier(), waits) else None
+
+    def close(self) -> None:
+        if self.event.signaledValue() == 0:
+            self.event.setSignaledValue_(1)
+        self.device.close()
+        for timeline in self.timelines:
+            if timeline.retirement._thread is not None:
+                timeline.retirement._thread.join(LIMIT)
+        self.native.check()
+        assert not self.sink.under_a_lock
+        assert self.native.close()
+
+
+@pytest.fixture
+def seam() -> Iterator[Seam]:
+    made = Seam()
+    yield made
+    made.close()
+
+
+def epoch_of(ticket: Submitted | None) -> tuple[MetalTimeline, int]:
+    assert ticket is not None
+    assert isinstance(ticket.timeline, MetalTimeline)
+    return ticket.timeline, ticket.epoch
+
+
+def test_what_was_refused_for_want_of_room_is_told_when_there_is_some(seam: Seam) -> None:
+    """Nothing is armed here: the driver has promised to come back, and does."""
+    blocked = [seam.block() for _ in seam.timelines]
+    assert all(blocked)
+    assert seam.block() is None
+    seam.event.setSignaledValue_(1)
+    assert seam.sink.rooms.acquire(timeout=LIMIT)
+    assert not seam.sink.woken
+    assert seam.block() is not None
+
+
+def test_a_refused_follower_asks_for_no_room_since_the_core_holds_it(seam: Seam) -> None:
+    waits = [epoch_of(seam.block()) for _ in seam.timelines]
+    assert seam.barrier(waits) is None
+    seam.event.setSignaledValue_(1)
+    for timeline, epoch in waits:
+        timeline.arm(epoch)
+        assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert not seam.sink.rooms.acquire(blocking=False)
+
+
+def test_a_queue_takes_its_budget_and_not_one_more(seam: Seam) -> None:
+    point = epoch_of(seam.block())
+    timeline = point[0]
+    for _ in range(BUDGET - 1):
+        point = epoch_of(seam.block([point]))
+        assert point[0] is timeline
+    assert len(timeline.flights) == BUDGET
+    assert not timeline.has_room
+    other = seam.block([point])
+    assert other is None or other.timeline is not timeline
+
+
+def test_waits_go_into_idle_queues_only_and_never_into_more_than_half(seam: Seam) -> None:
+    first, second = epoch_of(seam.block()), epoch_of(seam.block())
+    followers = []
+    while True:
+        follower = seam.block([first, second])
+        if follower is None:
+            break
+        followers.append(follower)
+    parked = {id(follower.timeline) for follower in followers}
+    assert len(parked) == len(followers) == len(seam.timelines) // 2 - 2
+    assert id(first[0]) not in parked
+    assert sum(timeline.idle for timeline in seam.timelines) >= len(seam.timelines) // 2
+
+
+def test_waits_that_are_over_need_no_queue_of_their_own(seam: Seam) -> None:
+    points = [epoch_of(seam.block()) for _ in range(3)]
+    seam.event.setSignaledValue_(1)
+    for timeline, epoch in points:
+        timeline.arm(epoch)
+        assert seam.sink.wakes.acquire(timeout=LIMIT)
+    ticket = seam.barrier(points)
+    assert ticket is not None
+    assert seam.sink.finished_tickets == [ticket]
+    assert ticket.timeline is None
+
+
+def test_a_barrier_behind_unfinished_work_is_counted_behind_it(seam: Seam) -> None:
+    point = epoch_of(seam.block())
+    ticket = seam.barrier([point])
+    assert epoch_of(ticket) == (point[0], 2)
+    assert not seam.sink.finished_tickets
+
+
+def test_epochs_are_told_in_order_and_each_armed_one_once(seam: Seam) -> None:
+    point = epoch_of(seam.block())
+    points = [point, *(epoch_of(seam.barrier([(point[0], number)])) for number in range(1, 5))]
+    assert [epoch for _, epoch in points] == [1, 2, 3, 4, 5]
+    timeline = point[0]
+    for epoch in (5, 2, 2, 1):
+        timeline.arm(epoch)
+    seam.event.setSignaledValue_(1)
+    while timeline.reached < 5:
+        assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert timeline.outcome(5) is None
+    assert set(map(id, seam.sink.woken)) == {id(timeline)}
+
+
+def test_work_issued_from_inside_of_an_issue_is_put_off(seam: Seam) -> None:
+    """As a finalizer or signal handler would, on the thread that is just encoding."""
+    with seam.device.lock:
+        assert seam.block() is None
+    assert seam.block() is not None
+
+
+def test_a_look_from_inside_of_a_look_does_nothing(seam: Seam) -> None:
+    timeline, _ = epoch_of(seam.block())
+    seam.event.setSignaledValue_(1)
+    with timeline._lock:
+        timeline.settle()
+        assert timeline.reached == 0
+
+
+def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> None:
+    seam.native.lose(text="unplugged")
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, epoch = epoch_of(ticket)
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    timeline.advance()
+    (error,) = seam.sink.lost_with
+    assert isinstance(error, tg.DeviceLostError)
+    assert "unplugged" in str(error)
+    assert timeline.outcome(epoch) is error
+    assert timeline.outcome(epoch) is None
+
+
+def test_looking_reports_a_removed_device_too(seam: Seam) -> None:
+    seam.native.lose()
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, _ = epoch_of(ticket)
+    while not seam.sink.lost_with:
+        timeline.advance()
+    assert len(seam.sink.lost_with) == 1
+
+
+def test_a_failed_command_buffer_that_never_signalled_frees_those_who_wait_for_it(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should Metal not signal for failed work, the host does, if nothing stands behind it."""
+    from tidegate.drivers.metal import _native
+
+    monkeypatch.setattr(_native, "encode_signal", lambda *_: None)
+    seam.native.fault("command_buffer")
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, epoch = epoch_of(ticket)
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert timeline.event.signaledValue() == epoch
+    assert timeline.outcome(epoch) is not None
+
+
+def test_an_error_without_an_nserror_still_fails_the_work(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.drivers.metal import _native
+
+    monkeypatch.setattr(_native, "error_of", lambda _commands: None)
+    seam.native.fault("command_buffer")
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, epoch = epoch_of(ticket)
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert isinstance(timeline.outcome(epoch), tg.InternalError)
+
+
+def test_allocation_that_finds_no_memory_behind_unfinished_work_stays_on_the_host(seam: Seam) -> None:
+    """The core waits for what it waits for, and only then asks whether memory can come back."""
+    pool = seam.device.create_pool(256)
+    held = pool.allocate(256, "device")
+    committed: list[object] = []
+    point = epoch_of(seam.block())
+    ticket = Submitted()
+    assert not seam.queue.issue(ticket, Allocate(256, "device", pool, committed.append), [point])
+    assert not ticket.taken
+    assert not committed
+    del held
+    assert seam.queue.issue(ticket, Allocate(256, "device", pool, committed.append), [point])
+    assert len(committed) == 1
+    assert epoch_of(ticket) == (point[0], 2)
+
+
+def test_the_idle_queue_is_found_although_nobody_has_looked_at_it(seam: Seam) -> None:
+    """All queues were busy when last seen; issuing looks again before it refuses."""
+    blocked = [epoch_of(seam.block()) for _ in seam.timelines]
+    seam.event.setSignaledValue_(1)
+    for timeline, _ in blocked:
+        for flight in timeline.flights:
+            with seam.native.autorelease_pool():
+                flight.commands.waitUntilCompleted()
+    assert all(not timeline.idle for timeline, _ in blocked)
+    assert seam.block() is not None
+    assert not seam.sink.rooms.acquire(blocking=False)
