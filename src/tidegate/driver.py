@@ -511,7 +511,10 @@ class DriverDevice(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End. No submission is in flight, unless the device is lost. Must not block for long."""
+        """End. No submission is in flight, unless the device is lost. Must not block for long.
+
+        Called again, perhaps on another thread, if an interrupt cut it short.
+        """
 
     def abandon(self) -> None:  # noqa: B027 - most drivers have nothing to do here
         """The interpreter exits with work in flight: stop what would crash it; do not wait."""

@@ -181,7 +181,7 @@ def repeat(work: Callable[[], object]) -> Callable[[int], None]:
 def test_the_census_sees_what_is_left_behind(bench: Bench, census: Census) -> None:
     kept: list[tg.Submission] = []
     with pytest.raises(AssertionError, match="Submission"):
-        census.of(repeat(lambda: kept.append(bench.queue.barrier())), rounds=100)
+        census.of(repeat(lambda: kept.append(bench.queue.barrier())), rounds=100, patience=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

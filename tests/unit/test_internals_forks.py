@@ -141,6 +141,16 @@ def test_the_background_threads_and_the_pool_begin_anew() -> None:
     assert in_child(child) == [[False, False, 0, 0], True, True]
 
 
+def test_a_wait_without_any_device_has_a_reaper_to_learn_of_dropped_semaphores() -> None:
+    def child() -> Any:
+        before = reaper._started
+        with pytest.raises(tg.DeadlineExceededError):
+            tg.Semaphore().wait(1, 0.002)
+        return [before, reaper._started]
+
+    assert in_child(child) == [False, True]
+
+
 def test_notes_and_locks_of_the_parent_are_not_the_childs() -> None:
     worker = Background("tidegate-test")
     done: list[int] = []

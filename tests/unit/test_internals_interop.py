@@ -396,3 +396,38 @@ def test_parameters_are_put_in_order_where_the_function_can(opened: tuple[tg.Dev
     function._function.in_order = lambda order: ("ordered", order)  # type: ignore[attr-defined]
     made = foreign_streams.with_parameters(function, "bc")
     assert (made.device, made._function) == (device, ("ordered", "bc"))
+
+
+def test_the_address_of_foreign_memory_is_its_data_and_its_offset(
+    opened: tuple[tg.Device, HandDevice, Pretended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, hand, _ = opened
+    shape = (ctypes.c_int64 * 1)(4)
+    works: list[Any] = []
+    hand.before_issue = lambda ticket: works.append(ticket._work)  # type: ignore[attr-defined]
+    for data, offset in ((4096, 16), (None, 0)):
+        tensor = _Tensor(data=data, byte_offset=offset, ndim=1, shape=shape, code=1, bits=8, lanes=1)
+        monkeypatch.setattr(dlpack, "_tensor", lambda _capsule, tensor=tensor: tensor)
+        storage, _ = tg.from_dlpack(Foreign((1,))).buffer.locate()
+        assert isinstance(storage, Adopted)
+        assert storage.address == (data or 0) + offset
+    assert [(work.target.offset, work.target.nbytes) for work in works] == [(0, 0), (0, 0)]
+    hand.before_issue = None
+
+
+def test_what_went_out_keeps_its_memory(opened: tuple[tg.Device, HandDevice, Pretended]) -> None:
+    import gc
+    import weakref
+
+    _, _, interop = opened
+    seen = tg.from_dlpack(Foreign((2,)))
+    interop.imported.over(1, wake=True)
+    storage = weakref.ref(seen.buffer.locate()[0])
+    capsule = seen.__dlpack__()
+    interop.shown.clear()
+    del seen
+    gc.collect()
+    assert storage() is not None
+    del capsule
+    gc.collect()
+    assert storage() is None

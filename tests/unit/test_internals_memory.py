@@ -1118,3 +1118,14 @@ def test_no_constants_are_no_constants_and_zero_is_one(device: tg.Device) -> Non
     for local in (True, 1.5):
         with pytest.raises(TypeError, match="the local memory must be an int"):
             device.queue().dispatch(none, 1, local_memory=local)  # type: ignore[arg-type]
+
+
+def test_a_trimmed_pool_keeps_nothing(device: tg.Device) -> None:
+    pool = device.create_pool()
+    buffer = device.queue().allocate(4096, pool=pool)
+    buffer.ready.wait(LIMIT)
+    device.queue().free(buffer).wait(LIMIT)
+    del buffer
+    assert (pool.statistics().pooled_bytes or 0) > 0
+    pool.trim()
+    assert pool.statistics().pooled_bytes == 0

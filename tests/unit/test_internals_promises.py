@@ -922,3 +922,53 @@ def test_an_interrupt_after_the_driver_would_rather_not_fails_it(bench: Bench, m
         bench.work(wait=semaphore.at(1), signal=semaphore.at(2))
     catch_up()
     assert isinstance(semaphore.failure, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "reached", "failed"])
+def test_one_that_is_offered_to_follow_and_refused_stays_held_unless_it_was_decided(
+    bench: Bench, meanwhile: str
+) -> None:
+    bench.hand.follows = False
+    semaphore, problem = tg.Semaphore(), ValueError()
+    follower = bench.work(wait=semaphore.at(1))
+
+    def decide(ticket: Any) -> None:
+        if ticket is follower:
+            assert follower._queued
+            bench.hand.before_issue = None
+            if meanwhile == "reached":
+                bench.one.over(1, wake=True)
+            elif meanwhile == "failed":
+                semaphore.fail(problem)
+
+    bench.hand.before_issue = decide
+    bench.work(signal=semaphore.at(1))
+    assert follower._promised == ()
+    if meanwhile == "nothing":
+        assert (follower._stage, follower._queued, bench.times(follower)) == (HELD, False, 1)
+        assert follower not in bench.device._issued
+        assert bench.one.armed == [1]
+        bench.one.over(1, wake=True)
+        assert (follower._stage, bench.times(follower)) == (ISSUED, 2)
+    elif meanwhile == "reached":
+        assert (follower._stage, follower._queued, bench.times(follower)) == (ISSUED, True, 2)
+    else:
+        assert (follower.done, follower.error, bench.times(follower)) == (True, problem, 1)
+
+
+def test_one_that_is_refused_when_offered_may_be_cancelled(bench: Bench) -> None:
+    bench.hand.follows = False
+    semaphore = tg.Semaphore()
+    follower = bench.work(wait=semaphore.at(1))
+    bench.work(signal=semaphore.at(1))
+    assert issuing._try_promises(follower) is False
+    assert follower.cancel()
+
+
+def test_a_link_that_stands_alone_in_its_chain_is_not_armed_for_itself(bench: Bench) -> None:
+    semaphore = tg.Semaphore()
+    link = bench.work(wait=semaphore.at(1), signal=semaphore.at(2))
+    bench.work(signal=semaphore.at(1))
+    assert link._stage == ISSUED
+    assert bench.one.armed == [1]
+    assert not link.armed

@@ -336,6 +336,7 @@ def test_an_interrupted_admission_is_withdrawn(device: tg.Device, monkeypatch: p
     assert (done.failure, other.failure) == (None, None)
     assert list(device._held) == [id(kept)]
     assert device._issued == {}
+    assert device._retired == 0
     kept.cancel()
 
 
@@ -807,4 +808,23 @@ def test_waits_met_while_standing_in_line_count_as_met(device: tg.Device, monkey
     monkeypatch.setattr(scheduling, "add_waiter_locked", rising)
     held = device.queue().barrier(wait=[one.at(1), two.at(1)])
     assert (held._pending, held._doom, one._state.seen) == ({two._state: 1}, None, False)
+    held.cancel()
+
+
+def test_a_wait_for_ever_returns_or_raises_as_the_work_ended(device: tg.Device, hand: HandDevice) -> None:
+    good, bad = (device.queue().fill(device.allocate(4), 0) for _ in range(2))
+    hand.one.failures[2] = ValueError("bad")
+    hand.one.over(2)
+    assert good.done
+    good.wait()
+    assert good._completion is None
+    assert bad.done
+    with pytest.raises(tg.SemaphoreFailedError, match="ValueError: bad"):
+        bad.wait()
+
+
+def test_a_lower_wait_behind_a_higher_one_does_not_hide_the_next(device: tg.Device) -> None:
+    one, two = tg.Semaphore(), tg.Semaphore()
+    held = device.queue().barrier(wait=[one.at(2), one.at(1), two.at(1)])
+    assert held._pending == {one._state: 2, two._state: 1}
     held.cancel()

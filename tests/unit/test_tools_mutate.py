@@ -194,7 +194,7 @@ def test_a_test_that_may_have_hidden_a_line_is_tried_if_it_is_seen_in_the_functi
         for each in mutants_of(tmp_path, "def f():\n try:\n  g()\n except E:\n  h()\n\ndef o():\n pass\n")
         if "h()" in each.change
     )
-    assert (mutant.lines, mutant.body) == ((5, 5), (1, 5))
+    assert (mutant.lines, mutant.body) == ((5, 5), (2, 5))
     reach = Reach(takers={"|hiding", "|elsewhere"})
     reach.add("|hiding", "module.py", [3])
     reach.add("|plain", "module.py", [3])
@@ -322,6 +322,57 @@ def test_tests_that_do_not_run_unchanged_are_wrong_use(project):
     done = mutate(project)
     assert done.returncode == 2
     assert "do not run unchanged" in done.stderr
+
+
+WARM_MODULE = """
+import os
+FORKED = []
+os.register_at_fork(after_in_child=lambda: FORKED.append(1))
+
+def at_import():
+    return 2 + 2
+
+FOUR = at_import()
+
+class Base:
+    def __init__(self):
+        self.ready = True
+
+class Derived(Base):
+    def __init__(self):
+        super().__init__()
+
+    @property
+    def answer(self):
+        return [number * FOUR for number in (1, 2)]
+"""
+
+WARM_TESTS = """
+import warm
+
+def test_four():
+    assert warm.FOUR == 4
+
+def test_derived():
+    assert warm.Derived().ready
+    assert warm.Derived().answer == [4, 8]
+
+def test_the_tested_package_is_not_told_of_the_fork():
+    assert warm.FORKED == []
+"""
+
+
+@pytest.mark.slow
+def test_what_a_warm_process_cannot_show_is_tried_in_a_fresh_one(project):
+    (project / "src" / "warm.py").write_text(WARM_MODULE)
+    (project / "tests" / "test_warm.py").write_text(WARM_TESTS)
+    done = mutate(project, "--files", "src/warm.py", "--tests", "tests/test_warm.py")
+    report = json.loads((project / "report.json").read_text())
+    by_change = {(record["function"], record["change"]): record for record in report["mutants"]}
+    assert by_change["at_import", "`2 + 2` -> `2 - 2`"]["status"] == "killed"
+    assert by_change["Derived.__init__", "remove `super().__init__()`"]["status"] == "killed"
+    assert by_change["Derived.answer", "`number * FOUR` -> `number // FOUR`"]["status"] == "killed"
+    assert "left out" not in done.stderr
 
 
 @pytest.mark.parametrize(

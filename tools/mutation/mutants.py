@@ -49,7 +49,7 @@ class Mutant:
         function: Qualified name of the function it is in, or `<module>`.
         change: What it changes, in words that hold when lines move; told apart by a number where two are alike.
         lines: First and last line of the statement that must run for the change to matter.
-        body: First and last line of the function, or of the statement where there is none.
+        body: First and last line of the function's body, or of the statement where there is none.
         start: Where the replaced span begins, in bytes.
         end: Where it ends.
         text: What stands there instead.
@@ -158,7 +158,7 @@ class _Finder:
                 each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
             ),
         )
-        outer, self._body = self._body, (node.lineno, node.end_lineno or node.lineno)
+        outer, self._body = self._body, (node.body[0].lineno, node.end_lineno or node.lineno)
         yield from self._block(node.body, f"{name}.", False)
         self._assigned, self._body = before, outer
 

@@ -279,12 +279,16 @@ class Device(Workload):
         self._end()
 
     def _end(self) -> None:
-        with core_lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._forget()
-        self._driver.close()
+        try:
+            with core_lock:
+                if self._closed:
+                    return
+                self._closed = True
+            self._forget()
+            self._driver.close()
+        except BaseException:
+            reaper.leave(self._driver.close)  # nobody else will call again; it goes on where it was interrupted
+            raise
 
     def _forget(self) -> None:
         _open_devices.discard(self)

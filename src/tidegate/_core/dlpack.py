@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver import Interop, Mark, Storage
+from ..driver import Interop, Storage
 from ..errors import UnsupportedError
 from .buffer import Buffer, Memory
 from .host_wait import wait_all

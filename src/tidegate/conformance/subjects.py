@@ -139,10 +139,10 @@ _CUDA_LACKS = {
 }
 
 
-def _cuda(name: str, uri: str) -> Subject:
+def _cuda(name: str, uri: str, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Subject:
     from .latches import block_by_watched_memory
 
-    return Subject(name, uri, language="cuda", blocker=block_by_watched_memory, lacks=_CUDA_LACKS)
+    return Subject(name, uri, language="cuda", blocker=block_by_watched_memory, lacks=_CUDA_LACKS, around=around)
 
 
 def cuda(name: str = "cuda", options: str = "") -> Subject:
@@ -155,7 +155,17 @@ def cuda_simulated(name: str = "cuda-simulated", options: str = "") -> Subject:
     from tidegate.testing import register_cuda_simulated
 
     register_cuda_simulated()
-    return _cuda(name, f"cuda-simulated?{options}" if options else "cuda-simulated")
+    return _cuda(name, f"cuda-simulated?{options}" if options else "cuda-simulated", _without_violations)
+
+
+@contextmanager
+def _without_violations() -> Iterator[None]:
+    """Fail the run if the driver did what no driver of a real card may do, whatever the tests saw of it."""
+    yield
+    from tidegate.testing.cuda_simulated import driver
+
+    if driver.native.violations:
+        raise AssertionError("\n".join(driver.native.violations))
 
 
 #: The forms of the CUDA driver that the suite runs on their own, and the options that ask for them.

@@ -98,6 +98,24 @@ def test_calls_behind_a_long_kernel_return_at_once_while_other_threads_run_on(
     ends.wait(1, timeout=LIMIT)
 
 
+@pytest.mark.rules("M14", "M15")
+@pytest.mark.needs("latch")
+@pytest.mark.slow
+def test_a_long_chain_behind_a_long_kernel_is_submitted_at_once(
+    device: tg.Device, queue: tg.Queue, latch: Latch
+) -> None:
+    """A chain may go onto one stream, which has room for a part of it only."""
+    buffer = device.allocate(256, memory="shared")
+    blocked = latch.block(queue)
+    latch.wait_until_running()
+    last = blocked
+    for value in range(1500):
+        last = queue.fill(buffer, value % 256, wait=last)
+    assert not blocked.done
+    latch.open()
+    last.wait(timeout=LIMIT)
+
+
 @pytest.mark.rules("M14")
 def test_allocating_and_freeing_behind_a_long_kernel_return_at_once(
     device: tg.Device, queue: tg.Queue, latch: Latch

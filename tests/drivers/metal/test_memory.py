@@ -146,6 +146,8 @@ def test_where_the_gpu_sees_host_memory_nothing_follows_a_download_before_the_ho
     blocked = latch.block(metal.queue)
     downloaded = metal.queue.download(source, array, wait=blocked)
     copied = metal.queue.copy(view.buffer, target, wait=downloaded)
+    assert downloaded.timeline is not None
+    assert copied.timeline is None
     latch.open()
     copied.wait(LIMIT)
     assert set(target.read(timeout=LIMIT)) == {5}

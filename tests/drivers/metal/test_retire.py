@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -117,12 +118,14 @@ def test_a_download_is_over_when_the_array_is_filled(metal: DriverBench, nbytes:
 
 def test_a_large_download_is_copied_by_the_retirement_thread(metal: DriverBench) -> None:
     threads: list[str] = []
+    locked: list[Any] = []
 
     class Watched(np.ndarray[Any, Any]):
         """Tells who writes into it: `np.copyto` asks an array of a subclass first."""
 
         def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
             threads.append(threading.current_thread().name)
+            locked.extend(timeline for timeline in metal.timelines if timeline._lock._is_owned())
             return function(*(np.asarray(each) for each in args), **kwargs)
 
     source = metal.upload(LIGHT)
@@ -132,8 +135,9 @@ def test_a_large_download_is_copied_by_the_retirement_thread(metal: DriverBench)
     work = Download(source, target)
     submission = metal.queue._submit(work, None, None)
     submission.wait(LIMIT)
-    assert threads
-    assert all(name.startswith("tidegate-metal-") for name in threads)
+    (name,) = threads
+    assert name.startswith("tidegate-metal-")
+    assert not locked, "whoever looks meanwhile would wait for the copy"
 
 
 def test_closing_a_lost_device_keeps_what_is_in_flight_until_it_has_landed() -> None:
@@ -169,3 +173,43 @@ def test_an_abandoned_device_keeps_what_is_in_flight_for_ever(metal: DriverBench
     metal.inner.abandon()
     assert kept == [flight for timeline in metal.timelines for flight in timeline.flights]
     assert len(kept) == 1
+
+
+def test_a_large_download_that_nobody_listens_to_is_over_all_the_same(metal: DriverBench) -> None:
+    """Who merely looks does not copy so much; the retirement thread does, without having been asked."""
+    source = metal.upload(LIGHT)
+    downloaded = metal.queue.download(source, np.zeros(LIGHT, np.uint32))
+    limit = time.monotonic() + LIMIT
+    while not downloaded.done:
+        assert time.monotonic() < limit
+
+
+def test_a_large_download_that_failed_leaves_the_array_alone(metal: DriverBench) -> None:
+    source = metal.upload(LIGHT)
+    array = np.full(LIGHT, 77, np.uint32)
+    metal.native.fault("command_buffer")
+    failed = metal.queue.download(source, array)
+    with pytest.raises(tg.SemaphoreFailedError):
+        failed.wait(LIMIT)
+    assert set(array.tolist()) == {77}
+
+
+def test_a_download_that_cannot_be_copied_fails(metal: DriverBench) -> None:
+    from tidegate.driver import Download
+
+    source = metal.upload(16)
+    array = np.zeros(64, np.uint8)
+    array.flags.writeable = False
+    failed = metal.queue._submit(Download(source, array), None, None)
+    with pytest.raises(tg.SemaphoreFailedError) as caught:
+        failed.wait(LIMIT)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_what_a_command_buffer_kept_is_dropped_at_its_end(metal: DriverBench) -> None:
+    latch = metal.latch()
+    filled = metal.queue.fill(metal.device.allocate(64), 1, wait=latch.block(metal.queue))
+    (flights,) = [tuple(timeline.flights) for timeline in metal.timelines if timeline.flights]
+    latch.open()
+    filled.wait(LIMIT)
+    assert [flight.kept for flight in flights] == [[], []]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import tidegate as tg
-from tidegate.driver import Allocate, Barrier, DeviceRequest, EpochTimeline, Ticket
+from tidegate.driver import Allocate, Barrier, DeviceRequest, EpochTimeline, Ticket, Update
 from tidegate.drivers.metal import MetalDriver
 from tidegate.drivers.metal.device import MetalDevice
 from tidegate.drivers.metal.queue import BUDGET, MetalTimeline
@@ -202,9 +204,13 @@ def test_work_issued_from_inside_of_an_issue_is_put_off(seam: Seam) -> None:
 def test_a_look_from_inside_of_a_look_does_nothing(seam: Seam) -> None:
     timeline, _ = epoch_of(seam.block())
     seam.event.setSignaledValue_(1)
+    with seam.native.autorelease_pool():
+        timeline.flights[0].commands.waitUntilCompleted()
     with timeline._lock:
         timeline.settle()
         assert timeline.reached == 0
+    timeline.settle()
+    assert timeline.reached == 1
 
 
 def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> None:
@@ -214,6 +220,7 @@ def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> N
     timeline, epoch = epoch_of(ticket)
     timeline.arm(epoch)
     assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert len(seam.sink.lost_with) == 1
     timeline.advance()
     (error,) = seam.sink.lost_with
     assert isinstance(error, tg.DeviceLostError)
@@ -289,3 +296,161 @@ def test_the_idle_queue_is_found_although_nobody_has_looked_at_it(seam: Seam) ->
     assert all(not timeline.idle for timeline, _ in blocked)
     assert seam.block() is not None
     assert not seam.sink.rooms.acquire(blocking=False)
+
+
+def test_an_armed_epoch_that_is_over_wakes_although_more_is_in_flight(seam: Seam) -> None:
+    """Its thread must not go to sleep for what comes next before it has told of what is over."""
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, epoch = epoch_of(ticket)
+    behind = epoch_of(seam.block([(timeline, epoch)])) if timeline.reached < epoch else None
+    while timeline.reached < epoch:
+        timeline.settle()
+    if behind is None:  # it was over so soon that the next did not have to follow it
+        behind = epoch_of(seam.block())
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert behind[0].reached < behind[1]
+
+
+def test_wanting_room_where_nothing_is_in_flight_is_answered_at_once(seam: Seam) -> None:
+    seam.timelines[0].retirement.want_room()
+    assert seam.sink.rooms.acquire(timeout=LIMIT)
+
+
+def test_the_retirement_thread_commits_what_an_interrupt_left(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.drivers.metal import _native
+
+    real = _native.commit
+    monkeypatch.setattr(_native, "commit", lambda _commands: (_ for _ in ()).throw(KeyboardInterrupt))
+    ticket = Submitted()
+    with pytest.raises(KeyboardInterrupt):
+        seam.queue.issue(ticket, EventBarrier((), ()), ())
+    assert ticket.taken
+    monkeypatch.setattr(_native, "commit", real)
+    timeline, epoch = epoch_of(ticket)
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+
+
+def test_an_interrupt_before_the_epoch_is_taken_leaves_nothing_in_flight(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = epoch_of(seam.block())
+    timeline = point[0]
+    (first,) = timeline.flights
+
+    def interrupted(_ticket: Ticket) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(timeline, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        seam.block([point])
+    assert list(timeline.flights) == [first]
+    monkeypatch.undo()
+    assert epoch_of(seam.block([point])) == (timeline, 2)
+
+
+def test_an_error_that_is_kept_keeps_neither_a_place_in_the_queue_nor_what_was_staged(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.drivers.metal import _native
+
+    def interrupted(*_arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_native, "copy", interrupted)
+    storage = seam.device.allocate(4096, "device")
+
+    class Range:
+        nbytes = 4096
+
+        def locate(self) -> Any:
+            return storage, 0
+
+        def bind(self, _table: Any) -> Any:
+            return self
+
+    kept = []
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            seam.queue.issue(Submitted(), Update(Range(), bytes(4096)), ())
+        kept.append(caught)
+    assert sum(line.uncompleted for line in seam.native.simulation.lines) == 0
+    assert seam.device.staging.ranges.free_bytes == seam.device.staging.ranges.capacity
+    assert len(kept) == 3
+
+
+def test_failed_work_that_signalled_is_not_signalled_again(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.drivers.metal import _native
+
+    seam.native.fault("command_buffer")
+    ticket = Submitted()
+    told: list[int] = []
+    monkeypatch.setattr(_native, "set_event_value", lambda _event, value: told.append(value))
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, epoch = epoch_of(ticket)
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert timeline.outcome(epoch) is not None
+    assert not told
+
+
+def test_failed_work_with_more_behind_it_is_not_signalled_by_the_host(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal of what is behind it would be overtaken."""
+    from tidegate.drivers.metal import _native
+
+    real, told = _native.encode_signal, []
+    point = epoch_of(seam.block())
+    seam.native.fault("command_buffer")
+    monkeypatch.setattr(_native, "encode_signal", lambda *_: None)
+    timeline = point[0]
+    second = epoch_of(seam.barrier([point]))
+    third = epoch_of(seam.barrier([second]))
+    monkeypatch.setattr(_native, "encode_signal", real)
+    monkeypatch.setattr(_native, "set_event_value", lambda _event, value: told.append(value))
+    seam.event.setSignaledValue_(1)
+    timeline.arm(third[1])
+    while timeline.reached < third[1]:
+        assert seam.sink.wakes.acquire(timeout=LIMIT)
+    assert any(timeline.outcome(epoch) is not None for epoch in (1, 2))
+    assert not told
+
+
+def test_trouble_in_the_core_does_not_end_the_retirement_thread(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    point = epoch_of(seam.block())
+    second = epoch_of(seam.barrier([point]))
+    real, calls = seam.sink.wake, []
+
+    def wake(timeline: EpochTimeline) -> None:
+        calls.append(timeline)
+        if len(calls) == 1:
+            raise RuntimeError("in the core")
+        real(timeline)
+
+    monkeypatch.setattr(seam.sink, "wake", wake)
+    for timeline, epoch in (point, second):
+        timeline.arm(epoch)
+    seam.event.setSignaledValue_(1)
+    while len(calls) < 2:
+        second[0].arm(second[1])
+        seam.sink.wakes.acquire(timeout=0.05)
+    assert [type(each.exc_value) for each in reported] == [RuntimeError]
+    thread = second[0].retirement._thread
+    assert thread is not None
+    assert thread.daemon
+
+
+def test_the_retirement_thread_sleeps_when_nothing_is_armed(seam: Seam) -> None:
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
+    timeline, epoch = epoch_of(ticket)
+    timeline.arm(epoch)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    limit = time.monotonic() + LIMIT
+    while not timeline.retirement._changed._waiters:  # type: ignore[attr-defined]
+        assert time.monotonic() < limit, "it goes round and round"

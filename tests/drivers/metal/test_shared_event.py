@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +39,13 @@ class Foreign:
 
     def event(self) -> Any:
         return self._device.newSharedEvent()
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    limit = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < limit
 
 
 @pytest.fixture
@@ -174,7 +184,7 @@ def test_the_event_rising_on_its_own_does_not_come_back_at_it(metal: DriverBench
         event.setSignaledValue_(value)
         sem.wait(value, LIMIT)
         sem.signal(value + 1)
-        assert event.signaledValue() == value + 1
+        eventually(lambda value=value: event.signaledValue() == value + 1)
 
 
 def test_an_imported_semaphore_is_followed_although_its_user_dropped_it(metal: DriverBench, foreign: Foreign) -> None:
@@ -292,3 +302,87 @@ def test_devices_without_events_say_so(metal: DriverBench) -> None:
 def test_what_is_no_timepoint_cannot_be_exported(metal: DriverBench) -> None:
     with pytest.raises(TypeError, match="timepoint"):
         lowlevel.export_event(tg.Semaphore(), metal.device)  # type: ignore[arg-type]
+
+
+def test_every_step_of_one_is_followed_both_ways(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    sem = lowlevel.import_event(event, metal.device)
+    for value in (1, 2, 3):
+        sem.signal(value)
+        assert event.signaledValue() == value
+
+
+def test_the_last_values_of_all_are_followed_and_then_nothing_more(metal: DriverBench, foreign: Foreign) -> None:
+    one, other = foreign.event(), foreign.event()
+    for event in (one, other):
+        event.setSignaledValue_(MAX_VALUE - 1)
+    followed, signalled = lowlevel.import_event(one, metal.device), lowlevel.import_event(other, metal.device)
+    one.setSignaledValue_(MAX_VALUE)
+    followed.wait(MAX_VALUE, LIMIT)
+    signalled.signal(MAX_VALUE)
+    assert other.signaledValue() == MAX_VALUE
+    eventually(lambda: not metal.inner.events._followers)
+
+
+def test_a_failed_semaphore_is_forgotten_when_its_event_is_next_heard_of(metal: DriverBench, foreign: Foreign) -> None:
+    event = foreign.event()
+    lowlevel.import_event(event, metal.device).fail(RuntimeError("enough"))
+    event.setSignaledValue_(1)
+    eventually(lambda: not metal.inner.events._followers)
+
+
+def test_an_event_is_set_only_to_what_it_has_not(
+    metal: DriverBench, foreign: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.drivers.metal import _native
+
+    real, told = _native.set_event_value, []
+
+    def counted(event: Any, value: int) -> None:
+        told.append(value)
+        real(event, value)
+
+    monkeypatch.setattr(_native, "set_event_value", counted)
+    sem = tg.Semaphore(2)
+    lowlevel.export_event(sem.at(2), metal.device)
+    assert told == [2]
+    lowlevel.export_event(tg.Semaphore().at(0), metal.device)
+    assert told == [2]
+    event = foreign.event()
+    imported = lowlevel.import_event(event, metal.device)
+    event.setSignaledValue_(4)
+    imported.wait(4, LIMIT)
+    imported.signal(5)
+    eventually(lambda: told == [2, 5])
+
+
+def test_closing_the_device_ends_its_thread_for_events(metal: DriverBench, foreign: Foreign) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    other = metal.open()
+    lowlevel.import_event(foreign.event(), other)
+    (thread,) = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name == "tidegate-metal-events" and thread.ident not in before
+    ]
+    assert thread.daemon
+    other.close(LIMIT)
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+    assert other._driver.events._listener is None
+
+
+def test_trouble_with_one_event_is_reported_and_others_are_followed(
+    metal: DriverBench, foreign: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", lambda _trouble: reported.set())
+    bad, good = foreign.event(), foreign.event()
+    lowlevel.import_event(bad, metal.device)
+    number = max(metal.inner.events._followers)
+    monkeypatch.setattr(metal.inner.events._followers[number], "follow_event", lambda: 1 // 0)
+    sem = lowlevel.import_event(good, metal.device)
+    bad.setSignaledValue_(1)
+    assert reported.wait(LIMIT)
+    good.setSignaledValue_(1)
+    sem.wait(1, LIMIT)

@@ -21,13 +21,14 @@ from tidegate.types import DeviceInfo, MemoryKind
 from . import transfers as _transfers  # noqa: F401 - adds its encoders
 from ._errors import translate, translated
 from ._native import Attribute, Native, NativeError
+from .code import code_of
 from .command_buffer import prepare
 from .event_pool import Event, EventPool
 from .executable import Loader
 from .graph_instance import Instance
 from .interop import CudaInterop
 from .memory_pools import CudaPool, wrap
-from .page_locked import reserve_of
+from .page_locked import LockedBlock, forget, join, reserve_of
 from .queue import CudaQueue
 from .retire import Sleepers
 from .staging import StagingRing, TransferEngine
@@ -37,6 +38,8 @@ from .timepoint_pool import TimepointPool
 
 STREAMS = 24
 FOREIGN = 40
+_OTHER_STREAMS = 8
+"""For memory, staging and sleeping; and what other libraries have."""
 _WORD = 8
 """64 bytes apart: each word has a cache line of its own."""
 
@@ -96,10 +99,10 @@ class CudaDevice(DriverDevice):
         self.doomed: NativeError | None = None
         self.garbage: deque[Callable[[], None]] = deque()
         self.graphs: WeakSet[Instance] = WeakSet()
-        self.unloadable: deque[int] = deque()
         self.counts: dict[str, int] = {}
+        self.quiet = 0
         self._loader = loader
-        self._max_streams = max(2, min(STREAMS, connections - 4))
+        self._max_streams = max(4, min(STREAMS, connections - _OTHER_STREAMS))
         self._streams: dict[int, list[Stream]] = {}
         self._foreign: dict[int, Stream] = {}
         self._made = 0
@@ -110,19 +113,24 @@ class CudaDevice(DriverDevice):
         self.max_shared = native.device_attribute(Attribute.MAX_SHARED_OPTIN, self.handle)
         with self.entered():
             self._page_locked = reserve_of(self)
-            self._words_block = self._page_locked.take(_WORD * 8 * (STREAMS + FOREIGN))
-            self.words_address = self._words_block.address
-            self.words = _words(self.words_address, self._words_block.nbytes)
+            block = self._page_locked.take(_WORD * 8 * (STREAMS + FOREIGN))
+            self._words_block: LockedBlock | None = block
+            self.words_address = block.address
+            self.words = _words(block.address, block.nbytes)
             self.memory_stream = native.create_stream()
             least, greatest = native.priority_range()
             self._least, self._greatest = least, greatest
         self.event_pool = EventPool(native, self.lock)
+        self.sleep_events = EventPool(native, self.lock, blocking=True)
         self.timepoints = TimepointPool(self.event_pool, self.lock)
         self.sleepers = Sleepers(self)
         self._pool = CudaPool(self, options.get("memory"))
         self.staging = StagingRing(self)
         self.transfers = TransferEngine(self)
         self.interop = CudaInterop(self)
+        self.code = code_of(self)
+        self.code.join(self)
+        join(self)
         self._closed = False
 
     def connect(self, sink: Sink) -> None:
@@ -232,16 +240,19 @@ class CudaDevice(DriverDevice):
         while self.garbage:
             self.garbage.popleft()()
 
-    def _unload(self) -> None:
-        while self.unloadable:
-            self.native.unload_library(self.unloadable.popleft())
+    def keep_back(self, quiet: bool) -> None:
+        """Have new work stay on the host for a while, or no longer."""
+        with self.lock:
+            self.quiet += 1 if quiet else -1
+        if not quiet:
+            self.sink.room()
 
     def trim(self) -> None:
         with translated(f"device {self.info.uri!r}"), self.entered():
             self.sweep()
-            self._unload()
             self.timepoints.trim()
             self.event_pool.trim()
+            self.sleep_events.trim()
             self._pool.trim()
 
     # Its end ---------------------------------------------------------------------------------------------------------
@@ -257,16 +268,16 @@ class CudaDevice(DriverDevice):
         self.sink.lost(translate(error, f"device {self.info.uri!r} is lost"))
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+        """End, in steps that each may be repeated or find nothing left to do, for an interrupt may come between."""
         self.sleepers.stop()
         self.transfers.stop()
-        if self.doomed is not None:
-            return  # every call would fail; the memory goes with the process
+        if self.doomed is not None or self._closed:
+            forget(self)
+            return  # of a lost device every call would fail; the memory goes with the process
         try:
             with self.entered():
                 self._release()
+            self._closed = True
             self.native.release_primary_context(self.handle)
         except NativeError as error:
             self.doom(error)
@@ -275,20 +286,28 @@ class CudaDevice(DriverDevice):
         for graph in tuple(self.graphs):
             graph.release()  # of command buffers that outlive the device
         self.sweep()
-        self._unload()
-        last = memoryview(array("Q", self.words))
-        for streams in self._streams.values():
-            for stream in streams:
-                stream.end(last)
-                self.native.destroy_stream(stream.handle)
-        for stream in self._foreign.values():
-            stream.end(last)
+        self.code.leave(self)
+        self._destroy_streams()
         self.timepoints.trim(0)
         self.event_pool.trim(0)
+        self.sleep_events.trim(0)
+        self.sleepers.close()
         self.staging.close()
-        self._page_locked.give(self._words_block)
+        block, self._words_block = self._words_block, None
+        if block is not None:
+            self._page_locked.give(block)
         self._pool.close()
-        self.native.destroy_stream(self.memory_stream)
+        stream, self.memory_stream = self.memory_stream, 0
+        if stream:
+            self.native.destroy_stream(stream)
+
+    def _destroy_streams(self) -> None:
+        last = memoryview(array("Q", self.words))
+        for stream in self.all_streams():
+            stream.end(last)
+        for streams in self._streams.values():
+            while streams:
+                self.native.destroy_stream(streams.pop().handle)
 
 
 def _words(address: int, nbytes: int) -> memoryview:

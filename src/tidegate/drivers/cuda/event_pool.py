@@ -3,6 +3,10 @@
 An event is shared: the submission behind which it was recorded holds it, and so does each thread that sleeps for it.
 It may be recorded anew when the last of them has let go. Streams that wait for it hold nothing, because a wait looks at
 the event once, when it is given to the stream.
+
+There are two kinds. Records of plain events are free, however many. A thread that shall *sleep* for an event needs one
+made for that, and of those a stream takes 56 records behind running work before the next one blocks its caller: so they
+are recorded only for somebody who sleeps.
 """
 
 from __future__ import annotations
@@ -30,11 +34,13 @@ class EventPool:
     Args:
         native: the way to CUDA.
         lock: the device's lock; re-entrant.
+        blocking: whether threads shall sleep for its events.
 
     """
 
-    def __init__(self, native: Native, lock: threading.RLock) -> None:
+    def __init__(self, native: Native, lock: threading.RLock, blocking: bool = False) -> None:
         self._native = native
+        self._blocking = blocking
         self._lock = lock
         self._free: list[Event] = []
         self.made = 0
@@ -50,7 +56,7 @@ class EventPool:
 
     def _grow(self) -> None:
         for _ in range(START):
-            self._free.append(Event(self._native.create_event()))
+            self._free.append(Event(self._native.create_event(self._blocking)))
             self.made += 1
 
     def share(self, event: Event) -> Event:

@@ -1,7 +1,7 @@
 """Executables: CUDA C++ through NVRTC, PTX, cubins and fatbins; and how arguments become bytes.
 
-Functions are loaded onto the device when the executable is, because a first launch that had to load could wait for
-whatever runs. Dynamic shared memory past 48 KiB is allowed from the start, as far as the device has it.
+Functions are brought onto the GPU when the executable is loaded, because a first launch that had to do so would wait
+for whatever runs (`code`). Dynamic shared memory past 48 KiB is allowed from the start, as far as the device has it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tidegate.types import Limits
 from ._errors import translate, translated
 from ._native import Attribute, FunctionAttribute, Launch, NativeError
 from ._nvrtc import CompilerError, Nvrtc
+from .code import Library
 from .cubin_cache import cached
 
 if TYPE_CHECKING:
@@ -32,20 +33,6 @@ _ELF = b"\x7fELF"
 _FATBIN = b"\x50\xed\x55\xba"
 
 Groups = tuple[int, int, int]
-
-
-class Library:
-    """Loaded code, as long as a function of it is referred to."""
-
-    def __init__(self, device: CudaDevice, image: bytes) -> None:
-        self._device = device
-        self.handle = device.native.load_library(image)
-
-    def __del__(self) -> None:
-        handle = getattr(self, "handle", 0)
-        if handle:
-            # Unloading may wait for work, so it is left for a moment when nobody minds.
-            self._device.unloadable.append(handle)
 
 
 class Arguments:
@@ -177,7 +164,7 @@ class CudaFunction(DriverFunction):
 
     Args:
         device: the device.
-        library: keeps the code loaded.
+        library: the code.
         name: as the source has it.
         signature: what was declared, or None.
         workgroup: threads per block.
@@ -195,17 +182,16 @@ class CudaFunction(DriverFunction):
         launching: dict[str, Any],
     ) -> None:
         native = device.native
-        kernel = native.kernel(library.handle, name)
         self._library = library
         self.name = name
         self.workgroup = workgroup
-        self.handle = native.function(kernel)
         self._launching = launching
-        self._parameters = native.kernel_parameters(kernel)
+        self._parameters = native.kernel_parameters(library.kernel(name))
         self._layouts: dict[int, Layout] = {}
         if signature is not None:
             self.bindings, self.constants = signature.bindings, signature.constants
             self._declared(signature)
+        self.handle = library.function(name)
         self.limits = self._find_limits(device)
         self._shared_arguments: Arguments | None = None
 
@@ -339,14 +325,14 @@ class Loader:
         image = self._image(device, source, format or _guess(source), flags, signature)
         label = signature.name if signature else "source"
         try:
-            library = Library(device, image)
-            names = [signature.name] if signature else list(device.native.kernels(library.handle))
+            library = device.code.library(image)
+            names = [signature.name] if signature else list(library.kernels())
             return {name: CudaFunction(device, library, name, signature, workgroup, launching) for name in names}
         except NativeError as error:
             if signature is not None and error.code == 500:
                 raise CompileError(
                     f"kernel {signature.name!r}: the code has no such entry point; it has"
-                    f" {', '.join(device.native.kernels(library.handle)) or 'none that can be told'}."
+                    f" {', '.join(library.kernels()) or 'none that can be told'}."
                     ' In CUDA C++ it must be extern "C"',
                     log="",
                 ) from error

@@ -14,11 +14,10 @@ class Piece:
 
     __slots__ = ("begin", "end", "given")
 
-    def __init__(self, begin: int, end: int) -> None:
-        self.begin = begin
-        self.end = end
-        self.given = False
-        """Whether it was given back. Giving it again does nothing."""
+    def __init__(self) -> None:
+        self.begin = self.end = 0
+        self.given = True
+        """Whether it was given back, or not handed out yet. Giving it again does nothing."""
 
 
 class Gaps:
@@ -34,25 +33,33 @@ class Gaps:
         """How many bytes are free, perhaps in several pieces."""
         return sum(end - begin for begin, end in self._gaps)
 
-    def take(self, nbytes: int, alignment: int) -> Piece | None:
-        """Return a range behind the last one that was handed out, else the first that fits; None: no room now."""
+    def take(self, nbytes: int, alignment: int, piece: Piece | None = None) -> Piece | None:
+        """Return a range behind the last one that was handed out, else the first that fits; None: no room now.
+
+        Args:
+            nbytes: how long it shall be.
+            alignment: what its offset shall be a multiple of.
+            piece: becomes that range; whoever must not lose it, also by an interrupt, has it beforehand.
+
+        """
         gaps = self._gaps
         count = len(gaps)
-        first = next((index for index, (_, end) in enumerate(gaps) if end > self._next), 0)
+        first = max(0, bisect_left(gaps, (self._next, self.size + 1)) - 1)  # the gap it ended in, or the one before
         for turn in range(count):
             index = (first + turn) % count
             begin, end = gaps[index]
             offset = -(-begin // alignment) * alignment
             if offset + nbytes <= end:
-                return self._cut(index, offset, offset + nbytes)
+                return self._cut(index, offset, offset + nbytes, piece or Piece())
         return None
 
-    def _cut(self, index: int, begin: int, end: int) -> Piece:
+    def _cut(self, index: int, begin: int, end: int, piece: Piece) -> Piece:
         gaps = self._gaps
         low, high = gaps[index]
         left = [piece for piece in ((low, begin), (end, high)) if piece[0] < piece[1]]
-        piece = Piece(begin, end)
+        piece.begin, piece.end = begin, end
         gaps[index : index + 1] = left
+        piece.given = False  # with nothing between: from here on it is its holder's
         self._next = end
         return piece
 

@@ -192,7 +192,7 @@ class Run:
         """Go on when everything on the stream is over."""
         device, stream = self._device, self._lent
         assert stream is not None
-        event = device.event_pool.take()
+        event = device.sleep_events.take()
         device.native.record_event(event.handle, stream.handle)
         device.after_event(event, then)
 

@@ -88,7 +88,7 @@ class StreamQueue(CudaQueue):
         return (0, self._one.handle)
 
     def _choose(self, open_waits: list[tuple[Any, int]]) -> Stream | None:
-        self._one.collect()
+        self._one.collect(BUDGET)
         return self._one if self._one.places < self._budget else None
 
 
@@ -181,7 +181,7 @@ class _Follow:
 
     def __call__(self) -> None:
         try:
-            self._device.native.synchronize_event(self._event)
+            self._device.sleepers.sleep_for(self._event)
         except NativeError as error:
             self._semaphore.fail(translate(error, "the foreign event failed"))
             raise

@@ -284,11 +284,16 @@ def reserve_of(device: CudaDevice) -> PageLocked:
     """Return the reserve that an open device shares."""
     key = (id(device.native), device.handle)
     with _table:
-        _open.add(device)
         found = _reserves.get(key)
         if found is None:
             found = _reserves[key] = PageLocked(device.native, device.handle)
         return found
+
+
+def join(device: CudaDevice) -> None:
+    """A device is open: from now on it may have work in flight."""
+    with _table:
+        _open.add(device)
 
 
 def forget(device: CudaDevice) -> None:
@@ -297,11 +302,15 @@ def forget(device: CudaDevice) -> None:
         _open.discard(device)
 
 
+def open_devices() -> list[CudaDevice]:
+    """Return the devices that are open and not lost, in an order in which their locks may be taken."""
+    with _table:
+        return sorted((device for device in _open if device.doomed is None), key=id)
+
+
 def at_rest(then: Callable[[], None]) -> None:
     """Call `then` while no open device has work in flight and none can begin any; not at all if one has."""
-    with _table:
-        devices = sorted((device for device in _open if device.doomed is None), key=id)
-    _all_locked(devices, then)
+    _all_locked(open_devices(), then)
 
 
 def _all_locked(devices: list[CudaDevice], then: Callable[[], None], held: int = 0) -> None:

@@ -41,6 +41,8 @@ class CudaQueue(DriverQueue):
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
         device = self._device
+        if device.quiet:
+            return False
         kind = type(work)
         open_waits: Waits = [wait for wait in waits if wait[0].reached < wait[1]] if waits else []
         if not waits:  # what is reached but not retired may still have failed, and nobody would ask again
@@ -66,7 +68,7 @@ class CudaQueue(DriverQueue):
 
     def _issue_locked(self, ticket: Ticket, work: Work, kind: type[Work], open_waits: Waits) -> bool:
         encoder = ENCODERS.get(kind)
-        stream = None if encoder is None else self._choose(open_waits)
+        stream = None if encoder is None or self._device.quiet else self._choose(open_waits)  # it may have come since
         if stream is None or encoder is None:
             return False
         stream.open_waits = bool(open_waits)
@@ -100,7 +102,7 @@ class CudaQueue(DriverQueue):
         streams = [stream for stream in device.streams_of(self._priority) if not stream.lent and not stream.parked]
         least = min(streams, key=_load, default=None)
         if least is not None:
-            least.collect()
+            least.collect(BUDGET)
         return least if least is not None and least.places < BUDGET else None
 
 

@@ -3,11 +3,16 @@
 They sleep inside CUDA, without the GIL, in events made for blocking. A stream that somebody listens to has one of them
 asleep on its oldest armed epoch; a second one comes only when an earlier epoch is armed afterwards. Nothing armed:
 no thread is awake and none is in CUDA. No code of ours ever runs on a thread of CUDA's own.
+
+An event to sleep for can only be recorded behind the last submission of a stream. For an earlier one there are a few
+streams of their own, which wait for its plain event and then record one to sleep for. They stand parked meanwhile, so
+they are few; when all are taken, a thread looks again and again, with pauses.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -19,8 +24,13 @@ from ._native import NativeError
 if TYPE_CHECKING:
     from .device import CudaDevice
     from .event_pool import Event
+    from .stream import Stream
 
 _PATIENCE = 1.0
+_PAUSE = 0.0002
+
+SIDES = 4
+"""Streams for those who sleep for an epoch that is not the last one."""
 
 Task = Callable[[], None]
 
@@ -35,6 +45,8 @@ class Sleepers:
         self._idle = 0
         self._threads: list[threading.Thread] = []
         self._stopped = False
+        self._sides: list[int] = []
+        self._made = 0
 
     def run(self, task: Task) -> None:
         """Run a task on one of the threads, soon."""
@@ -69,15 +81,59 @@ class Sleepers:
             with self._lock:
                 self._idle += 1
 
+    def sleep_beside(self, stream: Stream, epoch: int) -> None:
+        """Sleep until an epoch is over that is not the last one of its stream. On one of the threads."""
+        with self._device.lock:
+            if stream.reached >= epoch:
+                return
+            event = self._device.event_pool.share(stream.shared_event_at(epoch))
+        try:
+            self.sleep_for(event.handle)
+        finally:
+            self._device.event_pool.give(event)
+
+    def sleep_for(self, event: int) -> None:
+        """Sleep until any event is over, also one that was not made for that. On one of the threads."""
+        device = self._device
+        with device.lock:
+            side = self._side_stream()
+            if side is not None:
+                device.native.wait_event(side, event)
+                alarm = device.sleep_events.take()
+                device.native.record_event(alarm.handle, side)
+        if side is None:
+            while not device.native.event_over(event):
+                time.sleep(_PAUSE)
+            return
+        try:
+            device.native.synchronize_event(alarm.handle)
+        finally:
+            with device.lock:
+                device.sleep_events.give(alarm)
+                self._sides.append(side)
+
+    def _side_stream(self) -> int | None:
+        if self._sides:
+            return self._sides.pop()
+        if self._made == SIDES:
+            return None
+        self._made += 1
+        return self._device.native.create_stream()
+
     def after(self, event: Event, then: Task) -> None:
         """Run `then` on one of the threads when a recorded event is over. The caller's use of the event goes along."""
 
         def task() -> None:
             self._device.native.synchronize_event(event.handle)
-            self._device.event_pool.give(event)
+            self._device.sleep_events.give(event)
             then()
 
         self.run(task)
+
+    def close(self) -> None:
+        """Destroy the streams. The threads have ended, the context is current."""
+        while self._sides:
+            self._device.native.destroy_stream(self._sides.pop())
 
     def stop(self) -> None:
         """End the threads; those that still sleep end when they wake."""

@@ -31,12 +31,12 @@ class StagingPiece:
 
     __slots__ = ("_noted", "_piece", "_ring", "address", "bytes")
 
-    def __init__(self, ring: StagingRing, piece: Piece, address: int, view: memoryview) -> None:
+    def __init__(self, ring: StagingRing) -> None:
         self._noted = False
         self._ring = ring
-        self._piece = piece
-        self.address = address
-        self.bytes = view
+        self._piece = Piece()
+        self.address = 0
+        self.bytes = memoryview(b"")
 
     def release(self) -> None:
         """Give it back. Again: nothing."""
@@ -46,10 +46,10 @@ class StagingPiece:
 
     def __del__(self) -> None:
         try:
-            noted = self._noted
+            lost = not self._noted and not self._piece.given
         except AttributeError:
             return  # interrupted in the constructor
-        if not noted:
+        if lost:
             self._ring.notes.append(self._piece)
 
 
@@ -90,11 +90,13 @@ class StagingRing:
         with self._lock:
             self._collect()
             block = self._block or self._make()
-            piece = self._gaps.take(nbytes, ALIGNMENT)
+            staged = StagingPiece(self)  # before: an interrupt behind the reservation must not lose it
+            piece = self._gaps.take(nbytes, ALIGNMENT, staged._piece)
             if piece is None:
                 raise NotNow
-            view = self._bytes[piece.begin : piece.begin + nbytes]
-            return StagingPiece(self, piece, block.address + piece.begin, view)
+            staged.bytes = self._bytes[piece.begin : piece.begin + nbytes]
+            staged.address = block.address + piece.begin
+            return staged
 
     def stage(self, data: Any) -> StagingPiece:
         """Reserve room for bytes and put them there."""

@@ -1,8 +1,10 @@
 """A CUDA stream as an epoch timeline (M2).
 
 Behind the work of each submission the stream itself stores the epoch into a word of page-locked memory, and an event is
-recorded. The host reads the word without a driver call; other streams wait for the event; a sleeping thread sleeps in
-it. A stream has 1,021 places for work that has not begun, and a call that finds none free blocks: so no stream is given
+recorded. The host reads the word without a driver call; other streams wait for the event. Who sleeps for the last epoch
+has another event recorded for that; who sleeps for an earlier one does so beside the stream (`retire`).
+
+A stream has 1,021 places for work that has not begun, and a call that finds none free blocks: so no stream is given
 more than a part of that, and what does not fit stays on the host.
 
 A fault of a kernel raises no word. Who sleeps is told by CUDA; who only looks, again and again, is told because every
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 BUDGET = 384
 """So many places may be taken when more is put on; one submission takes 256 at most."""
+
+ALARMS = 40
+"""So many events for sleeping may be on a stream at once; it takes 56."""
 
 _LOOKS = 256
 """Every so many fruitless looks CUDA is asked whether something is wrong."""
@@ -67,6 +72,7 @@ class Stream(EpochTimeline):
         self._over_lock = threading.RLock()
         self._armed: list[int] = []
         self._asleep: set[int] = set()
+        self._alarms: dict[int, Event] = {}
         self._looks = 0
 
     @property
@@ -136,11 +142,12 @@ class Stream(EpochTimeline):
             if self._closed_epoch < self.issued:
                 self._close()
 
-    def collect(self) -> None:
-        """Take back what is over."""
+    def collect(self, most: int = 8) -> None:
+        """Take back what is over, a bounded number each time: every submission adds one."""
         reached = self.reached
         line = self._line
-        while line and line[0].epoch <= reached:
+        while line and line[0].epoch <= reached and most:
+            most -= 1
             point = line.popleft()
             self.places -= point.places
             self.device.timepoints.give(point)
@@ -151,8 +158,10 @@ class Stream(EpochTimeline):
 
     def end(self, words: memoryview) -> None:
         """The device is being closed: read the last epochs from a copy from now on."""
-        self.collect()
+        self.collect(len(self._line))
         self._words = words
+        while self._alarms:
+            self.device.sleep_events.give(self._alarms.popitem()[1])
 
     def event_at(self, epoch: int) -> int:
         """Return the event behind an epoch that is not over, or behind the next one that has one."""
@@ -213,9 +222,20 @@ class Stream(EpochTimeline):
             if self._closed_epoch < self.issued:
                 self._close()
             heappush(self._armed, epoch)
+            if epoch == self.issued and self.reached < epoch:
+                self._alarm(epoch)
             if self._asleep and min(self._asleep) <= epoch:
                 return
         self.device.sleepers.run(self._listen)
+
+    def _alarm(self, epoch: int) -> None:
+        """Record an event to sleep for right behind the last epoch, while the stream has places for such."""
+        for known in [known for known in self._alarms if known <= self.reached and known not in self._asleep]:
+            self.device.sleep_events.give(self._alarms.pop(known))
+        if epoch not in self._alarms and len(self._alarms) < ALARMS:
+            event = self.device.sleep_events.take()
+            self._alarms[epoch] = event
+            self.device.native.record_event(event.handle, self.handle)
 
     def _listen(self) -> None:
         """Sleep for the armed epochs, one after the other; runs on a sleeping thread."""
@@ -223,19 +243,18 @@ class Stream(EpochTimeline):
         while True:
             with device.lock:
                 epoch = self._next_armed()
-                if epoch is None:
+                if epoch is None or self._point_at(epoch) is None:  # no such point: the device is lost
                     break
-                point = self._point_at(epoch)
-                if point is None:
-                    break  # the device is lost
-                event = device.event_pool.share(point.event)
                 self._asleep.add(epoch)
+                event = self._alarms.get(epoch)
             try:
-                device.native.synchronize_event(event.handle)
+                if event is None:
+                    device.sleepers.sleep_beside(self, epoch)
+                else:
+                    device.native.synchronize_event(event.handle)
             finally:
                 with device.lock:
                     self._asleep.discard(epoch)
-                    device.event_pool.give(event)
             device.sink.wake(self)
         device.sink.wake(self)
 

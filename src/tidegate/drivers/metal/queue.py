@@ -112,7 +112,7 @@ class MetalTimeline(EpochTimeline):
                 # Should an interrupt come between the epoch and the commit, the next look commits it: `_see_committed`.
                 if ticket.taken:
                     _native.commit(flight.commands)
-                elif self.flights and self.flights[-1] is flight:
+                else:
                     self.flights.pop()
 
     # Ending --------------------------------------------------------------------------------------------------------

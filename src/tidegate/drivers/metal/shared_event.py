@@ -158,12 +158,12 @@ class _Follower:
 
     def follow_semaphore(self) -> None:
         """Give the event what the semaphore is signalled to, now and from now on."""
-        upcoming = self.semaphore.value + 1
-        if upcoming <= MAX_VALUE:
-            self.semaphore.at(upcoming).add_callback(self._risen)
+        value = self.semaphore.value
+        self._events.raise_event(self._event, value)
+        # From the value that was given, whatever the payload is by now: what rose meanwhile fires at once.
+        if value < MAX_VALUE:
+            self.semaphore.at(value + 1).add_callback(self._risen)
 
     def _risen(self, _point: Timepoint, outcome: Outcome, _error: object) -> None:
-        if outcome is not Outcome.REACHED or self._number not in self._events._followers:
-            return
-        self._events.raise_event(self._event, self.semaphore.value)
-        self.follow_semaphore()
+        if outcome is Outcome.REACHED and self._number in self._events._followers:
+            self.follow_semaphore()

@@ -14,7 +14,8 @@ shares with the hardware that a mock would not:
 - Device memory is real memory with two lives, the host's and the device's; work that touches it outside the second is
   a fault or a violation, freed memory is poisoned, and what is written past the end is noticed.
 - A fault is for good: nothing that was behind it happens, and nearly every call reports it.
-- Calls that wait for all running work do: freeing page-locked memory, the first use of a library, unloading one.
+- Calls that wait for all running work do: freeing page-locked memory, the first use of a library, unloading one. Who
+  launches a kernel or records an event meanwhile waits with them.
 - Kernels are the CUDA C++ sources, compiled for the host, run without the GIL.
 - Graph nodes run in any order that their edges allow, and streams hesitate, by a seed.
 """

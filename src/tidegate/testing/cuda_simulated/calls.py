@@ -12,6 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from .codes import INVALID_CONTEXT, INVALID_DEVICE, NOT_INITIALIZED, Refusal, native_error
 from .machine import Card, Machine
+from .op import Op
 from .stream import Stream
 
 P = ParamSpec("P")
@@ -104,10 +105,30 @@ class Calls:
         return found
 
     def _drain(self, name: str, cards: list[Card]) -> None:
-        """Block until all that was given to some cards is over, as a few calls do that look harmless."""
+        """Block until all that was given to some cards is over, as a few calls do that look harmless.
+
+        Who launches or records an event meanwhile, on whatever stream, is held up too (measured).
+        """
         ops = [stream.last for card in cards for stream in list(card.streams) if stream.last is not None]
-        self.machine.poll(
-            lambda: all(op.over or op.stream.card.fault for op in ops), f"{name}, which waits for all work,"
-        )
+        if not all(op.over for op in ops):
+            self._wait_for(name, ops, cards)
         for card in cards:
             self._check_fault(card)
+
+    def _wait_for(self, name: str, ops: list[Op], cards: list[Card]) -> None:
+        mark = object()
+        try:
+            for card in cards:
+                card.draining.add(mark)
+            self.machine.poll(
+                lambda: all(op.over or op.stream.card.fault for op in ops), f"{name}, which waits for all work,"
+            )
+        finally:
+            for card in cards:
+                card.draining.discard(mark)
+
+    def _queue_up(self, card: Card) -> None:
+        """Block while another thread is in a call that waits for all work."""
+        if card.draining and not card.fault:
+            self.machine.violation("a call was held up by another thread's, which waits for all work")
+            self.machine.poll(lambda: not card.draining or bool(card.fault), "a call behind one that waits for all work")

@@ -91,4 +91,5 @@ class CodeCalls(Calls):
             function = self._function(self.machine.find(Kernel, launch.function), place.card)
             launch = launch._replace(function=function)
         work = launch_work(self.machine, launch)
+        self._queue_up(place.card)
         place.put(lambda: work(place.card), 1)

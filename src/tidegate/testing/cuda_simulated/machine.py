@@ -96,6 +96,7 @@ class Card:
         connections: how many streams can be held up before work given to others stalls.
         held: which streams are held up, and the number of the operation that each is held up at.
         stalling: which streams could go on if there were a connection for them.
+        draining: marks of the calls that wait for all work at this moment.
 
     """
 
@@ -114,6 +115,7 @@ class Card:
         self.connections = 8
         self.held: dict[Stream, int] = {}
         self.stalling: set[Stream] = set()
+        self.draining: set[object] = set()
         self.moved = threading.Condition(machine.lock)
         self.streams: set[Stream] = set()
         self.default: Stream | None = None

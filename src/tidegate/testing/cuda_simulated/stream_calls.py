@@ -106,6 +106,7 @@ class StreamCalls(Calls):
         found, place = self.machine.find(Event, event), self._stream(stream)
         if found.card is not place.card:
             raise Refusal(INVALID_HANDLE)
+        self._queue_up(place.card)
         found.op = place.put(records=int(found.blocking))
 
     @call("cuEventQuery", "handle")

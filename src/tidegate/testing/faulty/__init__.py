@@ -10,12 +10,26 @@ that one test, and sees it fail. To look at one: `tidegate conformance --driver 
 
 Much of what a driver inherits lives in the core, so most faults are there: they stand for what a driver with its own
 idea of the matter would do. Most are faults of the CPU driver; those of epochs and promises, which it does not have, of
-`tidegate.testing.streams`. One module per area; `fault` has the machinery.
+`tidegate.testing.streams`, and those of what hardware has too little of, of the CUDA driver over its simulation. One
+module per area; `fault` has the machinery.
 """
 
 from __future__ import annotations
 
-from . import commands, ends, failures, host_calls, memory, promises, staging, submissions, timelines, transfers, waits
+from . import (
+    commands,
+    ends,
+    failures,
+    host_calls,
+    memory,
+    native_streams,
+    promises,
+    staging,
+    submissions,
+    timelines,
+    transfers,
+    waits,
+)
 from .fault import FAULTS, Fault, Patch
 
 __all__ = [
@@ -27,6 +41,7 @@ __all__ = [
     "failures",
     "host_calls",
     "memory",
+    "native_streams",
     "promises",
     "staging",
     "submissions",

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate import _core
-from tidegate.drivers import cpu
+from tidegate.drivers import cpu, cuda
 from tidegate.errors import NotFoundError
 from tidegate.testing import streams
 
 __all__ = ["FAULTS", "Fault", "Patch", "fault", "streams"]
 
 # All of it, before anything is changed: a module imported meanwhile would take over a wrong function for good.
-for _package in (_core, cpu):
+for _package in (_core, cpu, cuda):
     for _found in pkgutil.iter_modules(_package.__path__, f"{_package.__name__}."):
         importlib.import_module(_found.name)
 

@@ -14,12 +14,12 @@ MOST = 2000
 Prepare = Callable[[Rig, int], Callable[[], object]]
 
 
-def _taken(rig: Rig, call: Callable[[], object]) -> int:
+def taken(rig: Rig, call: Callable[[], object], most: int = MOST) -> int:
     """Return how many calls, one after the other, return before one does not."""
     count = [0]
 
     def repeated() -> None:
-        while count[0] < MOST:
+        while count[0] < most:
             call()
             count[0] += 1
 
@@ -153,7 +153,7 @@ def _behind_a_kernel(prepare: Prepare) -> Callable[[Rig], int]:
         call = prepare(rig, stream)
         call()
         rig.latch().run(stream)
-        return _taken(rig, call)
+        return taken(rig, call)
 
     return ask
 
@@ -163,7 +163,7 @@ def _behind_a_kernel_without_trial(prepare: Prepare) -> Callable[[Rig], int]:
         stream = rig.stream()
         call = prepare(rig, stream)
         rig.latch().run(stream)
-        return _taken(rig, call)
+        return taken(rig, call)
 
     return ask
 
@@ -189,7 +189,7 @@ def fact_other_streams_beside_a_full_one(rig: Rig) -> dict[str, bool]:
     ready = {name: ALL[name](rig) for name in _BESIDE}
     full, event = rig.stream(), rig.event()
     rig.latch().run(full)
-    _taken(rig, _launches(rig, full))
+    taken(rig, _launches(rig, full))
     found = {name: rig.returns(call) for name, call in ready.items()}
     found["record_event on the full stream"] = rig.returns(lambda: rig.native.record_event(event, full))
     found["stream_idle of the full stream"] = rig.returns(lambda: rig.native.stream_idle(full))
@@ -223,7 +223,7 @@ def fact_two_streams_filled_at_once(rig: Rig) -> list[int]:
     first, second = rig.stream(), rig.stream()
     rig.latch().run(first)
     rig.latch().run(second)
-    return [_taken(rig, _launches(rig, first)), _taken(rig, _launches(rig, second))]
+    return [taken(rig, _launches(rig, first)), taken(rig, _launches(rig, second))]
 
 
 @fact(alone=True)
@@ -232,7 +232,7 @@ def fact_launches_taken_behind_a_waiting_stream(rig: Rig) -> int:
     stream = rig.stream()
     _launches(rig, stream)()
     rig.park().run(stream)
-    return _taken(rig, _launches(rig, stream))
+    return taken(rig, _launches(rig, stream))
 
 
 @fact(alone=True)
@@ -240,7 +240,7 @@ def fact_a_full_stream_goes_on(rig: Rig) -> bool:
     """Does a call that a full stream held up return once the kernel is over?"""
     stream = rig.stream()
     latch = rig.latch().run(stream)
-    held = _taken(rig, _launches(rig, stream))
+    held = taken(rig, _launches(rig, stream))
     latch.open()
     return held < MOST and soon(lambda: rig.native.stream_idle(stream), 10)
 

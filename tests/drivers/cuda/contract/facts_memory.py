@@ -154,12 +154,6 @@ def fact_freeing_host_memory_of_others(rig: Rig) -> dict[str, int]:
 
 
 @fact()
-def fact_host_allocation_of_nothing(rig: Rig) -> int:
-    """What does allocating no bytes of page-locked memory return?"""
-    return code(lambda: rig.native.allocate_host(0))
-
-
-@fact()
 def fact_write_combined_memory(rig: Rig) -> int:
     """Does a copy see what the host stored in write-combined memory?"""
     stream, device, words = rig.stream(), rig.memory(64), rig.words(1)

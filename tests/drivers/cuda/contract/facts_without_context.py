@@ -19,7 +19,10 @@ def _without(maker: Maker) -> Callable[[Rig], int | None]:
     return ask
 
 
-for _name, _maker in ALL.items():
+#: Not asked: the driver takes the current context for granted in these two, and the process dies.
+_FATAL = ("add_kernel_node", "set_kernel_node")
+
+for _name, _maker in ((name, maker) for name, maker in ALL.items() if name not in _FATAL):
     register(
         Fact(
             f"{_name}_without_a_context",

@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--date", default="", help="the date to write into the record")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for each fact")
     parser.add_argument("--budget", type=float, default=0.0, help="seconds for all facts; 0: no limit")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time, for facts of their own; on a card 1")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time; on a card 1")
     parser.add_argument("--list", action="store_true", help="print the facts and end")
     parser.add_argument("--names", action="store_true", help="print only their names and end")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -89,17 +91,22 @@ def _description(simulated: bool) -> dict[str, Any]:
 
 
 def _answers(facts: list[Fact], options: argparse.Namespace) -> Any:
+    """Give answers as they come: facts that share processes, in as many as there may be, and the others."""
     together = [fact.name for fact in facts if not fact.alone]
-    yield from ask(together, options.simulated, options.limit, {})
+    batches = [(together[start :: options.jobs], {}) for start in range(options.jobs)]
+    batches += [([fact.name], fact.environment) for fact in facts if fact.alone]
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def work(names: list[str], environment: Mapping[str, str | None]) -> None:
+        for answer in ask(names, options.simulated, options.limit, environment):
+            answers.put(answer)
+
     with ThreadPoolExecutor(options.jobs) as executor:
-
-        def alone(fact: Fact) -> list[tuple[str, Any]]:
-            return list(ask([fact.name], options.simulated, options.limit, fact.environment))
-
-        futures = [executor.submit(alone, fact) for fact in facts if fact.alone]
+        for batch in batches:
+            executor.submit(work, *batch)
         try:
-            for future in futures:
-                yield from future.result()
+            for _ in facts:
+                yield answers.get()
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
 

@@ -1,0 +1,123 @@
+"""Code on the GPU: loaded once for all devices of the process that are open on it, and only at rest.
+
+Measured: to bring code onto a GPU, and to take it away, waits until nothing runs or waits there, and meanwhile holds a
+lock of CUDA's, so that a launch from any other thread stands still too; with the GIL, if it keeps that. So code is
+loaded while no open device has work in flight and none can begin any; what is there already is found again by its
+content. Who loads something new while work runs waits until that is over. If it never is, because there is always more,
+new work stays on the host for a moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
+
+from ._native import Native, NativeError
+from .page_locked import at_rest, open_devices
+
+if TYPE_CHECKING:
+    from .device import CudaDevice
+
+_PAUSE = 0.0005
+_PATIENCE = 0.25
+"""How long loading waits for a moment of rest before it keeps new work back, in seconds."""
+
+Result = TypeVar("Result")
+
+
+class Library:
+    """Code by its content, and the functions of it that are on the GPU."""
+
+    def __init__(self, native: Native, image: bytes) -> None:
+        self._native = native
+        self.handle = native.load_library(image)
+        self._functions: dict[str, int] = {}
+
+    def function(self, name: str) -> int:
+        """Return a function, having it brought onto the GPU if it is not there. The context is current."""
+        found = self._functions.get(name)
+        if found is None:
+            kernel = self._native.kernel(self.handle, name)
+            found = when_at_rest(lambda: self._native.function(kernel))
+            self._functions[name] = found
+        return found
+
+    def kernel(self, name: str) -> int:
+        """Return a kernel, which need not be on the GPU yet."""
+        return self._native.kernel(self.handle, name)
+
+    def kernels(self) -> dict[str, int]:
+        """Return all kernels by name."""
+        return self._native.kernels(self.handle)
+
+
+class Code:
+    """What is loaded on one GPU. Kept until the last device that is open on it is closed."""
+
+    def __init__(self, native: Native) -> None:
+        self._native = native
+        self._lock = threading.RLock()
+        self._libraries: dict[bytes, Library] = {}
+        self._users: WeakSet[CudaDevice] = WeakSet()
+
+    def join(self, device: CudaDevice) -> None:
+        """One more device is open."""
+        with self._lock:
+            self._users.add(device)
+
+    def leave(self, device: CudaDevice) -> None:
+        """One less; the last one takes the code away. The context is current, nothing runs on the device."""
+        with self._lock:
+            self._users.discard(device)
+            if not self._users:
+                while self._libraries:
+                    self._unload(self._libraries.popitem()[1])
+
+    def _unload(self, library: Library) -> None:
+        try:
+            self._native.unload_library(library.handle)
+        except NativeError:
+            pass  # the context is lost, and the code with it
+
+    def library(self, image: bytes) -> Library:
+        """Return code, loaded before or now."""
+        digest = hashlib.sha256(image).digest()
+        with self._lock:
+            found = self._libraries.get(digest)
+            if found is None:
+                found = self._libraries[digest] = Library(self._native, image)
+            return found
+
+
+_codes: dict[tuple[int, int], Code] = {}
+_table = threading.RLock()
+
+
+def code_of(device: CudaDevice) -> Code:
+    """Return what is loaded on the GPU of a device."""
+    with _table:
+        return _codes.setdefault((id(device.native), device.handle), Code(device.native))
+
+
+def when_at_rest(load: Callable[[], Result]) -> Result:
+    """Call `load` as soon as no open device has work in flight. Under no lock of ours; an interrupt ends the wait."""
+    done: list[Result] = []
+    kept_back: list[CudaDevice] = []
+    limit = time.monotonic() + _PATIENCE
+    try:
+        while True:
+            at_rest(lambda: done.append(load()))
+            if done:
+                return done[0]
+            if not kept_back and time.monotonic() >= limit:
+                kept_back = open_devices()
+                for device in kept_back:
+                    device.keep_back(True)
+            time.sleep(_PAUSE)
+    finally:
+        for device in kept_back:
+            device.keep_back(False)
