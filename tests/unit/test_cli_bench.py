@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tidegate._bench import report, runner
+from tidegate._bench import crowds, report, runner
 from tidegate._bench.contestants import iree_runtime
 from tidegate._bench.goals import Bandwidth, Below, BusyAsIdle, Flat, Ratio
 from tidegate._bench.model import STANDARD, TASK, TIDEGATE, Case, Key, Missing, Result, Samples
@@ -154,6 +154,8 @@ def test_without_iree_its_column_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("case", [case.name for case in runner.all_cases(quick=True)])
 def test_every_case_runs_and_writes_its_numbers(case, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tidegate.cli._bench.QUICK_SECONDS", 0.01)
+    sized = crowds._sized
+    monkeypatch.setattr(crowds, "_sized", lambda measure, count: sized(measure, count // 50))
     file = tmp_path / "bench.json"
     assert main(["bench", "--quick", "--device", "cpu", "--case", case, "--json", str(file)]) == 0
     facts = json.loads(file.read_text())

@@ -40,6 +40,7 @@ _MEANING: dict[int, type[TidegateError]] = {
     803: DriverUnavailableError,  # SYSTEM_DRIVER_MISMATCH
     804: DriverUnavailableError,  # COMPAT_NOT_SUPPORTED_ON_DEVICE
     910: FailedPreconditionError,  # GRAPH_EXEC_UPDATE_FAILURE
+    912: InvalidArgumentError,  # INVALID_CLUSTER_SIZE
 }
 
 OUT_OF_MEMORY = 2

@@ -14,6 +14,7 @@ Handles are ints. A call that fails raises `NativeError` with CUDA's code; what 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
@@ -668,14 +669,7 @@ class Native:
 
 
 def _library(kind: Any) -> Any:
-    last: OSError | None = None
-    for name in ("libcuda.so.1", "libcuda.so", "nvcuda.dll"):
-        try:
-            return kind(name)
-        except OSError as error:
-            last = error
-    assert last is not None
-    raise last
+    return kind("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 def _kernel_node(launch: Launch) -> KernelNodeParams:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import platform
+import sys
 from bisect import bisect_left, bisect_right, insort
 
 ALIGNMENT = 512
@@ -16,6 +18,10 @@ _GUARD = 64
 _GUARD_BYTES = b"\xf5" * _GUARD
 _POISONED = 1 << 16
 FRESH, FREED = 0xA5, 0xDB
+
+_COMMON = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64", "riscv64")
+_NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if _COMMON else 0)
+"""Python names it from 3.13 on. Without it a process with several machines is too large to be forked."""
 
 
 class Arena:
@@ -34,8 +40,7 @@ class Arena:
         self._sizes: dict[int, int] = {}
 
     def _reserve(self) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        self._memory = mmap.mmap(-1, self._wanted, flags=flags)
+        self._memory = mmap.mmap(-1, self._wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.end = self.base + self._wanted
         self._free = [(self.base, self._wanted)]

@@ -1,0 +1,55 @@
+"""The conformance suite over the CUDA driver: on the simulation, and on a card where there is one.
+
+The whole suite for the driver as it comes. Its other forms differ in a few places, and run what is about those:
+
+- `graph` and `stream` execute all command buffers one way; as it comes the driver chooses.
+- `events` learns from events instead of words in memory how far a stream is: what waits, wakes, retires and ends.
+- `python` submits by single calls instead of one in C: what submits, and interrupts, which find more places to come in.
+- `release` gives the GIL away in every call, which makes no difference to the simulation, so it has to be opened and to
+  work there, and what many threads do at once is for the card.
+
+A run on the simulation also fails if the driver did what no driver may do on a card, whatever the tests saw of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import tidegate as tg
+
+from ..conformance_runs import LIMIT, Run, Runs
+
+_WAITING = "test_queue_order or test_host_waits or test_callbacks or test_failure or test_ends or test_several_devices"
+
+FORMS = {
+    "": "",
+    "-graph": "test_commands or test_bindings",
+    "-stream": "test_commands or test_bindings",
+    "-events": f"{_WAITING} or test_submission or test_budgets",
+    "-python": "test_dispatch or test_submission or test_interrupts and test_a_submit",
+    "-release": "test_dispatch",
+}
+
+ON_A_CARD = {**FORMS, "-release": f"{_WAITING} or test_threads or test_dispatch"}
+
+
+@pytest.fixture(scope="module")
+def _card() -> None:
+    facts = {fact.name: fact for fact in tg.list_drivers()}["cuda"]
+    if not facts.available:
+        pytest.skip(f"there is no CUDA device: {facts.reason}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT + 50)
+@pytest.mark.parametrize("run", [Run(f"cuda-simulated{form}", tests) for form, tests in FORMS.items()], ids=str)
+def test_the_driver_passes_the_suite_on_the_simulation(run: Run, runs: Runs) -> None:
+    runs.check(run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT + 50)
+@pytest.mark.usefixtures("_card")
+@pytest.mark.parametrize("run", [Run(f"cuda{form}", tests) for form, tests in ON_A_CARD.items()], ids=str)
+def test_the_driver_passes_the_suite_on_the_card(run: Run) -> None:
+    run.check()  # one after the other: kernels that spin are in the way of other processes
