@@ -671,3 +671,30 @@ def test_a_device_whose_constructor_failed_is_dropped_in_silence(monkeypatch: py
     del device
     gc.collect()
     assert unraisable == []
+
+
+def test_the_end_of_the_interpreter_is_noted() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import atexit, tidegate; from tidegate._core import process;"
+        "atexit._run_exitfuncs(); raise SystemExit(not process.here.exiting)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=LIMIT, check=False).returncode == 0
+
+
+def test_an_interrupted_close_of_the_driver_is_completed_by_the_reaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, hand = open_by_hand()
+    close, errors = hand.close, [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if errors:
+            raise errors.pop()
+        close()
+
+    monkeypatch.setattr(hand, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        device.close(LIMIT)
+    catch_up()
+    assert (hand.closed, device.health) == (1, tg.Health.CLOSED)

@@ -151,6 +151,14 @@ def test_a_wait_without_any_device_has_a_reaper_to_learn_of_dropped_semaphores()
     assert in_child(child) == [False, True]
 
 
+def test_a_callback_without_any_device_has_a_reaper_too() -> None:
+    def child() -> Any:
+        tg.Semaphore(1).at(1).add_callback(lambda *_told: None)
+        return reaper._started
+
+    assert in_child(child) is True
+
+
 def test_notes_and_locks_of_the_parent_are_not_the_childs() -> None:
     worker = Background("tidegate-test")
     done: list[int] = []
@@ -186,6 +194,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child(lock: str) -> Non
     try:
         assert held.wait(LIMIT)
         assert in_child(lambda: locks[lock]().acquire(timeout=5)) is True
+        assert in_child(lambda: registry.load_driver("null").name if lock == "registry" else "null") == "null"
     finally:
         go.set()
         thread.join(LIMIT)

@@ -431,3 +431,27 @@ def test_what_went_out_keeps_its_memory(opened: tuple[tg.Device, HandDevice, Pre
     del capsule
     gc.collect()
     assert storage() is None
+
+
+def test_an_array_with_gaps_on_a_device_is_refused(opened: tuple[tg.Device, HandDevice, Pretended]) -> None:
+    foreign = Foreign((6,))
+    foreign.array = foreign.array[::2]
+    with pytest.raises(tg.UnsupportedError, match="is not contiguous in C order"):
+        tg.from_dlpack(foreign)
+
+
+def test_an_array_that_does_not_go_out_by_dlpack_comes_in_by_numpys_own_protocol() -> None:
+    array = np.arange(3)
+
+    class Reluctant:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **_options: object) -> Any:
+            raise BufferError("read-only")
+
+        def __array__(self, *_given: object, **_named: object) -> Any:
+            return array
+
+    with tg.open_device("cpu?workers=1") as device:
+        assert np.asarray(tg.from_dlpack(Reluctant(), device)).tolist() == [0, 1, 2]

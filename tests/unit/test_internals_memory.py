@@ -1011,6 +1011,7 @@ def test_a_file_that_cannot_be_opened_is_finalized_in_silence(tmp_path: Path, mo
 def test_a_download_of_a_part_does_not_stand_for_the_whole_buffer(device: tg.Device) -> None:
     buffer = device.upload(bytes(16))
     device.queue().download(buffer, shape=4).wait(LIMIT)
+    device.queue().fill(buffer, 0, offset=4, length=4).wait(LIMIT)
     assert not buffer._memory.given_up
 
 
@@ -1034,6 +1035,9 @@ def test_the_search_for_staging_begins_behind_the_last_range_and_goes_forward(de
     staging.reserve(0).release()
     assert staging._gaps == [(0, 8)]
     assert staging._take(0, 16) == 0
+    staging._gaps = [(0, 8), (16, 24)]
+    staging._give_back(12, 0)
+    assert staging._gaps == [(0, 8), (16, 24)]
     staging._gaps = []
     assert staging._take(0, 16) == 0
     assert staging._take(1, 1) is None
@@ -1129,3 +1133,25 @@ def test_a_trimmed_pool_keeps_nothing(device: tg.Device) -> None:
     assert (pool.statistics().pooled_bytes or 0) > 0
     pool.trim()
     assert pool.statistics().pooled_bytes == 0
+
+
+def test_a_step_is_dropped_before_its_end_is_told() -> None:
+    import weakref
+
+    class Step:
+        def __call__(self) -> None:
+            pass
+
+    step, gone = Step(), []
+    ref = weakref.ref(step)
+    task = cpu_queue._Task("ticket", step, lambda *_given: gone.append(ref() is None))  # type: ignore[arg-type]
+    del step
+    task()
+    assert gone == [True]
+
+
+@pytest.mark.parametrize("value", [2, -1, 255])
+def test_a_boolean_constant_is_at_most_one(device: tg.Device, value: int) -> None:
+    function = device.load(tg.Kernel("flag", bindings=0, constants=["?"], cpu=noop))["flag"]
+    with pytest.raises(tg.InvalidArgumentError, match=r"which does not fit bool: 0\.\.1$"):
+        function.convert_constants((value,))

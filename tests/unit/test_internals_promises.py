@@ -972,3 +972,4 @@ def test_a_link_that_stands_alone_in_its_chain_is_not_armed_for_itself(bench: Be
     assert link._stage == ISSUED
     assert bench.one.armed == [1]
     assert not link.armed
+    assert (link._pending, semaphore._state.waiters, bench.device._held) == (None, {}, {})

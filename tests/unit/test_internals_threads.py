@@ -21,6 +21,7 @@ from tidegate._core.lock import core_lock, interrupted_here
 from tidegate._core.thread_state import SHARE, drain, hand_over, run_unlimited
 
 LIMIT = 30.0
+ORDINARY_SIZE = host_calls.SIZE
 
 
 def catch_up(*threads: Background) -> None:
@@ -550,6 +551,7 @@ def test_a_thread_begins_idle_and_limited() -> None:
 
 
 def test_a_signal_runs_256_submissions_for_a_millisecond_on_its_own_thread() -> None:
+    drain()
     assert (thread_state.SHARE, thread_state.SHARE_SECONDS) == (256, 0.001)
 
 
@@ -600,10 +602,11 @@ def test_a_worker_chosen_to_wake_as_its_patience_ends_takes_the_task_and_parks_a
     assert len(gates) == 2
 
 
-def test_the_pool_has_a_few_more_threads_than_cores_and_not_too_many() -> None:
+def test_the_pool_has_a_few_more_threads_than_cores_and_not_too_many(pool: HostCallPool) -> None:
     import os
 
-    assert min(32, (os.cpu_count() or 1) + 4) == host_calls.SIZE
+    pool._staff()
+    assert min(32, (os.cpu_count() or 1) + 4) == ORDINARY_SIZE
 
 
 def test_the_time_of_a_share_begins_with_its_second_submission(monkeypatch: pytest.MonkeyPatch) -> None:

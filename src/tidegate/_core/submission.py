@@ -38,14 +38,15 @@ STAGES = ("held", "ready", "issued", "finishing", "retired")
 class Completion(TimelineState):
     """The timeline of one submission: 0, then 1. Made when somebody first waits for the submission itself."""
 
-    __slots__ = ("text",)
+    __slots__ = ("_kind", "_queue")
 
     def __init__(self, submission: Submission) -> None:
         super().__init__(0, "", submission._site)
-        self.text = submission.describe()
+        self._kind = submission._kind
+        self._queue = submission._queue
 
     def describe(self) -> str:
-        return self.text
+        return _described(self._kind, self._queue, self.site)
 
 
 class Claim(weakref.ref["Submission"]):
@@ -170,7 +171,7 @@ class Submission:
 
     def describe(self) -> str:
         """Return how texts name this submission: what, where and from which line."""
-        return f"{self._kind} on {self._queue.describe()} ({self.line})"
+        return _described(self._kind, self._queue, self._site)
 
     def __repr__(self) -> str:
         failed = "" if self._error is None else f" error={self._error!r}"
@@ -245,7 +246,8 @@ class Submission:
     def _wait_target(self) -> tuple[TimelineState, int]:
         completion = self._completion
         if completion is None:
-            process.refuse_forked(self._device._process, self.describe())
+            if self._device._process.forked:
+                process.refuse_forked(self._device._process, self.describe())
             completion = Completion(self)
             with core_lock:
                 if self._completion is None:
@@ -279,6 +281,10 @@ def over(queue: Queue) -> Submission:
     submission._stage = RETIRED
     submission._work = None
     return submission
+
+
+def _described(kind: str, queue: Queue, site: Site | None) -> str:
+    return f"{kind} on {queue.describe()} ({site_text(site)})"
 
 
 def site_text(site: Site | None) -> str:

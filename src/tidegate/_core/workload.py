@@ -67,7 +67,8 @@ class Poller:
     def __call__(self) -> bool:
         done = self._poll()
         for timeline in tuple(self.timelines):
-            timeline.advance()
+            if timeline.in_flight:
+                timeline.advance()
         return done
 
 
