@@ -53,6 +53,7 @@ class _Task:
 
     def __call__(self) -> None:
         step, self._step = self._step, None
+        first = step is not None
         if step is not None:
             try:
                 step()
@@ -61,5 +62,5 @@ class _Task:
             # The storage must be free before the end is told: whoever waits for it may allocate at once.
             del step
         self._finished(self._ticket, self._error)
-        if self._error is not None and not isinstance(self._error, Exception):
+        if first and self._error is not None and not isinstance(self._error, Exception):
             raise self._error
