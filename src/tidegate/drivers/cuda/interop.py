@@ -7,12 +7,13 @@ holds them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core.arming import promise_for
 from tidegate._core.queue import Queue
 from tidegate._core.semaphore import Semaphore
-from tidegate.driver import EpochTimeline, Interop, Mark, Storage
+from tidegate.driver import EpochTimeline, Interop, Mark, Storage, Ticket, Work
 from tidegate.errors import FailedPreconditionError, ResourceExhaustedError
 
 from ._errors import translate, translated
@@ -71,13 +72,27 @@ class ForeignStorage(Storage):
 class StreamQueue(CudaQueue):
     """A queue that puts all its work on one stream.
 
-    A foreign stream has other users, whose work is in nobody's accounts here, so only a few places of it are taken.
+    A foreign stream has other users, whose work is in nobody's accounts here, so only a few places of it are taken. One
+    of our own is lent for one submission: somebody else has it wait for something foreign first, so nobody else may put
+    anything there before that is over.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, foreign: bool) -> None:
         super().__init__(device, 0)
         self._one = stream
         self._budget = BUDGET // 4 if foreign else BUDGET
+        self._lent = stream.lent = not foreign
+
+    def __del__(self) -> None:
+        if getattr(self, "_lent", False):
+            self._one.lent = False
+
+    def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
+        taken = super().issue(ticket, work, waits)
+        if taken and self._lent:
+            self._one.parked_until = self._one.issued
+            self._lent = self._one.lent = False
+        return taken
 
     @property
     def stream(self) -> int:
@@ -123,9 +138,9 @@ class CudaInterop(Interop):
             if stream is not None:
                 return StreamQueue(device, device.foreign_stream(stream_handle(stream)), foreign=True)
             own = device.empty_stream(0)
-        if own is None:
-            raise ResourceExhaustedError(f"device {device.info.uri!r}: all streams are busy")
-        return StreamQueue(device, own, foreign=False)
+            if own is not None:
+                return StreamQueue(device, own, foreign=False)
+        raise ResourceExhaustedError(f"device {device.info.uri!r}: all streams are busy")
 
     # For `tidegate.lowlevel` -----------------------------------------------------------------------------------------
 
@@ -151,12 +166,11 @@ class CudaInterop(Interop):
         semaphore = Semaphore(label="foreign event")
         with translated("a foreign event cannot be waited for"), device.entered(), device.lock:
             stream = device.empty_stream(0) if device.may_park() else None
-            if stream is not None:
-                device.native.wait_event(stream.handle, event)
-                stream.park()
-        if stream is not None:
-            queue = Queue(owner, StreamQueue(device, stream, foreign=False), "imported", 0)
-            queue._submit(Mark(), None, semaphore.at(1))
+            port = None if stream is None else StreamQueue(device, stream, foreign=False)
+            if port is not None:
+                device.native.wait_event(port.stream, event)
+        if port is not None:
+            Queue(owner, port, "imported", 0)._submit(Mark(), None, semaphore.at(1))
         else:
             device.sleepers.run(_Follow(device, event, given, semaphore))
         return semaphore.at(1)

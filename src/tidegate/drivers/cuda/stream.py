@@ -175,10 +175,6 @@ class Stream(EpochTimeline):
         assert point is not None, "only what is issued and not over is waited for"
         return point.event
 
-    def park(self) -> None:
-        """What is put on next waits for something foreign."""
-        self.parked_until = self.issued + 1
-
     def _point_at(self, epoch: int) -> NativeTimepoint | None:
         line = self._line
         if not line:
