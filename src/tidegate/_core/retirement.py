@@ -33,13 +33,13 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
         if error is not None:
             _undo(submission, error)
         with core_lock:
-            if submission._stage == RETIRED:
-                return
-            if submission._stage != FINISHING:
-                submission._error = error
-                submission._stage = FINISHING
-            _end_locked(submission, out)
-            submission._stage = RETIRED
+            stage = submission._stage
+            if stage != RETIRED:
+                if stage != FINISHING:
+                    submission._error = error
+                    submission._stage = FINISHING
+                _end_locked(submission, out)
+                submission._stage = RETIRED
         _let_go(submission)
         device = submission._device
         if device._attention:
@@ -66,8 +66,8 @@ def _let_go(submission: Submission) -> None:
     submission._signals = ()
     submission._writes = ()
     submission._promised = ()
-    touched, submission._touches = submission._touches, ()
-    for memory in touched:
+    # In one step, for two threads may retire the same submission, and an interrupted retirement is repeated.
+    for memory in submission.__dict__.pop("_touches", ()):
         memory.end_use()
 
 
@@ -146,13 +146,19 @@ def advance(timeline: EpochTimeline) -> None:
         if submission.epoch > reached:
             return
         _retire_counted(submission)  # type: ignore[arg-type]
-        with core_lock:
-            if in_flight and in_flight[0] is submission:
-                del in_flight[0]
+        try:
+            in_flight.remove(submission)  # one step, and mostly the first one: another thread may be at it too
+        except ValueError:
+            pass
 
 
 def _retire_counted(submission: Submission) -> None:
     """Retire a submission whose epoch is over, what it was promised first; their epochs are over too (M17)."""
+    promised = submission._promised
+    if not promised or (len(promised) == 1 and promised[0][2]._stage == RETIRED):
+        if submission._stage != RETIRED:
+            retire(submission, _outcome(submission))
+        return
     stack = [submission]
     while stack:
         current = stack[-1]

@@ -63,20 +63,27 @@ def _choose(cases: list[Case], names: Sequence[str]) -> list[Case]:
 
 
 def _run(uri: str | None, names: Sequence[str], quick: bool, file: Path | None) -> list[Result]:
+    from tidegate._bench.contestants import Contestants
+    from tidegate._bench.runner import all_cases
+
+    with wrong_use("--device"):
+        contestants = Contestants(uri)
+    with contestants:
+        cases = _choose(all_cases(quick, contestants.device.info.driver), names)
+        return _run_cases(cases, contestants, quick, file)
+
+
+def _run_cases(cases: Sequence[Case], contestants: Contestants, quick: bool, file: Path | None) -> list[Result]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from tidegate._bench.contestants import Contestants
-    from tidegate._bench.runner import all_cases, run_case
+    from tidegate._bench.runner import run_case
 
     results: list[Result] = []
-    with wrong_use("--device"):
-        contestants = Contestants(uri)
+    driver = contestants.device.info.driver
+    seconds = QUICK_SECONDS if quick else GPU_SECONDS if driver == "cuda" else FULL_SECONDS
     # The bar is drawn between rounds only: a thread that redraws it would be part of what is measured.
-    with contestants, Progress(console=Console(stderr=True), auto_refresh=False) as progress:
-        driver = contestants.device.info.driver
-        cases = _choose(all_cases(quick, driver), names)
-        seconds = QUICK_SECONDS if quick else GPU_SECONDS if driver == "cuda" else FULL_SECONDS
+    with Progress(console=Console(stderr=True), auto_refresh=False) as progress:
         task = progress.add_task("", total=len(cases))
         for number, case in enumerate(cases):
 

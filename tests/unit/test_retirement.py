@@ -1,0 +1,26 @@
+"""The end of a submission, cut short by an interrupt and completed by somebody else."""
+
+from __future__ import annotations
+
+import tidegate as tg
+from tidegate._core.retirement import retire
+from tidegate._core.submission import RETIRED
+
+
+def test_a_retirement_that_is_repeated_lets_go_of_memory_once():
+    with tg.open_device("cpu") as device:
+        gate = tg.Semaphore()
+        buffer = device.allocate(16)
+        work = device.queue().fill(buffer, 1, wait=gate.at(1))
+        memory = buffer._memory
+        assert memory.uses == 1
+        touched = work._touches
+        gate.signal(1)
+        work.wait(30)
+        assert (work._stage, memory.uses) == (RETIRED, 0)
+        # As an interrupt leaves it that comes between the decision and the release.
+        work._touches = touched
+        memory.uses = 1
+        retire(work)
+        retire(work)
+        assert memory.uses == 0
