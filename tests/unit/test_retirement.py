@@ -5,6 +5,7 @@ from __future__ import annotations
 import tidegate as tg
 from tidegate._core.retirement import retire
 from tidegate._core.submission import RETIRED
+from tidegate.drivers.cpu.workers import Task
 
 
 def test_a_retirement_that_is_repeated_lets_go_of_memory_once():
@@ -24,3 +25,12 @@ def test_a_retirement_that_is_repeated_lets_go_of_memory_once():
         retire(work)
         retire(work)
         assert memory.uses == 0
+
+
+def test_a_task_that_was_over_when_an_interrupt_came_is_not_run_again():
+    ran = []
+    task = Task(lambda: ran.append(1))
+    assert task.run()
+    task._claimed = False  # as the interrupted thread leaves it, which then hands it to the workers
+    assert not task.run()
+    assert ran == [1]

@@ -1,7 +1,8 @@
 """The driver `metal-simulated`: the Metal driver over a simulated Metal, so that it runs without a Mac.
 
 Kernels are host functions found by the names in the source: `native.register("name", fn)`, with `fn` as the CPU driver
-takes it. What Apple's documentation leaves open is drawn from the seed in `TIDEGATE_METAL_SEED`.
+takes it. What Apple's documentation leaves open is drawn from the seed in `TIDEGATE_METAL_SEED`; with an even one
+PyObjC is one of those that hold new objects twice.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 from tidegate.drivers.metal import MetalDriver
 from tidegate.testing import metal_simulated
 
-native: Any = metal_simulated.native(seed=int(os.environ.get("TIDEGATE_METAL_SEED", "0")))
+_seed = int(os.environ.get("TIDEGATE_METAL_SEED", "0"))
+native: Any = metal_simulated.native(seed=_seed, owns_new=_seed % 2 == 1)
 driver = MetalDriver(native, scheme="metal-simulated")
 
 

@@ -93,7 +93,7 @@ def test_without_nvrtc_only_cuda_source_is_refused():
 
 def test_nvrtc_says_what_it_tried(monkeypatch):
     monkeypatch.setattr(_nvrtc, "_candidates", lambda: iter(["nowhere/libnvrtc.so"]))
-    with pytest.raises(OSError, match="nowhere/libnvrtc.so"):
+    with pytest.raises(OSError, match=r"nowhere/libnvrtc\.so"):
         _nvrtc.Nvrtc()
 
 

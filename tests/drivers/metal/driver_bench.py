@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tidegate as tg
 from tidegate import lowlevel
@@ -43,7 +44,7 @@ class DriverBench:
     """A device of the driver, its simulation, and what they are made to do."""
 
     def __init__(self, *, uri: str = "metal-simulated", check: bool = True, **settings: Any) -> None:
-        self.native = metal_simulated.native(**{"seed": 1, **settings})
+        self.native = metal_simulated.native(**{"seed": 1, "owns_new": False, **settings})
         register_fill_kernels(self.native)
         self.native.register_kernels(kernels.ALL)
         for name, function in kernels.HOST_FUNCTIONS.items():
@@ -138,3 +139,19 @@ def in_threads(count: int, run: Callable[[int], None]) -> None:
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
+
+
+def interrupt_the_next_start(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Have an interrupt come right behind the start of the driver's next thread; returns those that start from now on."""
+    started: list[threading.Thread] = []
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        real(thread)
+        if thread.name.startswith("tidegate-metal"):
+            started.append(thread)
+            if len(started) == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return started

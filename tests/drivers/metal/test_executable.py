@@ -155,3 +155,27 @@ def test_arguments_are_read_from_the_source(parameters: str, expected: Any) -> N
 def test_a_kernel_head_that_never_ends_is_left_to_the_compiler() -> None:
     assert reflect("kernel void k(device float *x") == {}
     assert reflect("[[kernel]] void k() { }") == {"k": (0, ())}
+
+
+def test_a_call_with_more_arguments_than_metal_passes_is_refused(metal: DriverBench) -> None:
+    buffer = metal.upload()
+    names = ", ".join(f"device uint *x{index} [[buffer({index})]]" for index in range(31))
+    full = metal.host_kernel(lambda *_arguments: None, names, bindings=31)
+    metal.queue.dispatch(full, 1, bindings=[buffer] * 31).wait(LIMIT)
+    twice = metal.device.load(metal.native.metallib(TWO))["twice"]
+    call = metal.queue.dispatch(twice, 1, bindings=[buffer] * 31, constants=[np.uint32(1)])
+    with pytest.raises(tg.SemaphoreFailedError) as caught:
+        call.wait(LIMIT)
+    assert isinstance(caught.value.__cause__, tg.InvalidArgumentError)
+    assert "31 bindings and 1 constants" in str(caught.value.__cause__)
+
+
+def test_functions_that_are_no_kernels_are_left_out(metal: DriverBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metal's validation ends the process if a pipeline is made of one."""
+    from tidegate.drivers.metal import _native
+
+    monkeypatch.setattr(_native, "is_kernel", lambda function: function.name() == "twice")
+    assert list(metal.device.load(TWO)) == ["twice"]
+    monkeypatch.setattr(_native, "is_kernel", lambda _function: False)
+    with pytest.raises(tg.CompileError, match="is no kernel"):
+        metal.device.load(TWO)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from tidegate.drivers.metal.queue import BUDGET, MetalTimeline
 from tidegate.drivers.metal.shared_event import EventBarrier
 from tidegate.testing import metal_simulated
 from tidegate.testing.metal_device import register_fill_kernels
+
+from .driver_bench import interrupt_the_next_start
 
 LIMIT = 30.0
 
@@ -454,3 +457,71 @@ def test_the_retirement_thread_sleeps_when_nothing_is_armed(seam: Seam) -> None:
     limit = time.monotonic() + LIMIT
     while not timeline.retirement._changed._waiters:  # type: ignore[attr-defined]
         assert time.monotonic() < limit, "it goes round and round"
+
+
+def test_an_interrupt_before_the_flight_is_noted_takes_no_other_one_away(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = epoch_of(seam.block())
+    timeline = point[0]
+
+    class Interrupted(deque[Any]):
+        def append(self, _flight: Any) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(timeline, "flights", Interrupted(timeline.flights))
+    before = list(timeline.flights)
+    with pytest.raises(KeyboardInterrupt):
+        seam.block([point])
+    assert list(timeline.flights) == before
+    monkeypatch.undo()
+
+
+def test_a_commit_that_an_interrupt_prevented_comes_before_the_next_one(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue runs its command buffers in the order of their commits, and so do the values of its event rise."""
+    from tidegate.drivers.metal import _native
+
+    real = _native.commit
+    committed: list[str] = []
+    monkeypatch.setattr(_native, "commit", lambda _commands: (_ for _ in ()).throw(KeyboardInterrupt))
+    first = Submitted()
+    with pytest.raises(KeyboardInterrupt):
+        seam.queue.issue(first, EventBarrier((), [(seam.event, 1)]), ())
+    point = epoch_of(first)
+    (flight,) = point[0].flights
+    assert not flight.committed
+    monkeypatch.setattr(_native, "commit", lambda commands: (committed.append(commands), real(commands)))
+    second = seam.block([point])
+    assert epoch_of(second) == (point[0], 2)
+    assert committed == [each.commands for each in point[0].flights]
+    assert all(each.committed for each in point[0].flights)
+
+
+def test_what_is_committed_is_not_asked_for_it_again(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.drivers.metal import _native
+
+    point = epoch_of(seam.block())
+    asked: list[Any] = []
+    monkeypatch.setattr(_native, "status", asked.append)
+    assert seam.block([point]) is not None
+    assert not asked
+    monkeypatch.undo()
+
+
+def test_an_interrupt_while_the_retirement_thread_starts_leaves_none_behind(
+    seam: Seam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = interrupt_the_next_start(monkeypatch)
+    timeline, epoch = epoch_of(seam.block())
+    with pytest.raises(KeyboardInterrupt):
+        timeline.arm(epoch)
+    timeline.arm(epoch)
+    assert len(started) == 2
+    seam.event.setSignaledValue_(1)
+    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    seam.device.close()
+    for thread in started:
+        thread.join(LIMIT)
+        assert not thread.is_alive()

@@ -34,6 +34,16 @@ NOT_OBJECTIVE_C = {
     "py_object": "ctypes",
     "extend": "list.extend",
     "append": "list.append",
+    "CDLL": "ctypes",
+    "objc_autoreleasePoolPush": "the Objective-C runtime (Clang — Automatic Reference Counting)",
+    "objc_autoreleasePoolPop": "the same",
+    "restype": "ctypes",
+    "argtypes": "ctypes",
+    "_push": "a field",
+    "_pop": "a field",
+    "_token": "a field",
+    "__metadata__": "objc.selector.__metadata__",
+    "get": "dict.get",
 }
 NAMESPACES = {"native", "Metal", "objc", "libdispatch", "ctypes", "Foundation"}
 
@@ -78,7 +88,7 @@ def is_foreign(node: ast.Attribute) -> bool:
 
 
 def called_in(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
-    """What is called with which arguments: directly, or once through map and starmap."""
+    """What is called with which arguments: directly, through `_own`, or once through map and starmap."""
     for node in ast.walk(function):
         if not isinstance(node, ast.Call):
             continue
@@ -87,6 +97,8 @@ def called_in(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, list[ast.ex
         if isinstance(node.func, ast.Name) and node.func.id in ("map", "starmap"):
             (once,) = [each for row in node.args[1:] for each in row.elts]  # type: ignore[attr-defined]
             yield node.args[0], list(once.elts) if node.func.id == "starmap" else [once]
+        if isinstance(node.func, ast.Name) and node.func.id == "_own":
+            yield node.args[0], node.args[1:]
 
 
 CALLS = calls()
@@ -189,6 +201,21 @@ def test_a_selector_exists_and_takes_these_arguments(
     assert len(given) == len(arguments)
     for value, wanted in zip(given, arguments, strict=True):
         assert fits(function, value, wanted["type"]), f"{ast.unparse(value)} for {wanted}"
+
+
+def test_what_a_new_selector_makes_is_owned() -> None:
+    """PyObjC does not always know that it belongs to the caller: see `_native._own`."""
+    owned = {
+        node.args[0].attr
+        for node in ast.walk(TREE)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_own"
+        if isinstance(node.args[0], ast.Attribute)
+    }
+    assert owned == {name for _, name, _ in CALLS if name.startswith("new")}
+    direct = {
+        node.func.attr for node in ast.walk(TREE) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    assert not owned & direct
 
 
 RESULTS = {"int": "QqIiz", "bool": "Z", "str": "@", "float": "fd"}

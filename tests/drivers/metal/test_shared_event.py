@@ -15,7 +15,7 @@ import tidegate as tg
 from tidegate import lowlevel
 from tidegate.types import MAX_VALUE
 
-from .driver_bench import LIMIT, DriverBench
+from .driver_bench import LIMIT, DriverBench, interrupt_the_next_start
 
 
 class Foreign:
@@ -386,3 +386,39 @@ def test_trouble_with_one_event_is_reported_and_others_are_followed(
     assert reported.wait(LIMIT)
     good.setSignaledValue_(1)
     sem.wait(1, LIMIT)
+
+
+def test_an_interrupt_while_the_listening_thread_starts_leaves_one_that_listens(
+    metal: DriverBench, foreign: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = metal.open()
+    event = foreign.event()
+    started = interrupt_the_next_start(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        lowlevel.import_event(event, other)
+    sem = lowlevel.import_event(event, other)
+    assert len(started) == 2
+    event.setSignaledValue_(1)
+    sem.wait(1, LIMIT)
+    other.close(LIMIT)
+    for thread in started:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+def test_any_and_all_over_exported_and_imported_events_with_and_without_time(metal: DriverBench) -> None:
+    """What leaves as an event and comes back as a semaphore can be waited for like any other."""
+    sources = [tg.Semaphore(), tg.Semaphore()]
+    events = [lowlevel.export_event(source.at(1), metal.device) for source in sources]
+    back = [lowlevel.import_event(event, metal.device) for event in events]
+    points = [sem.at(1) for sem in back]
+    with pytest.raises(tg.DeadlineExceededError):
+        tg.wait_any(points, 0)
+    buffer = metal.device.allocate(64)
+    metal.queue.fill(buffer, 1, signal=sources[1].at(1))
+    assert tg.wait_any(points, LIMIT) == points[1]
+    with pytest.raises(tg.DeadlineExceededError):
+        tg.wait_all(points, 0)
+    metal.queue.fill(buffer, 2, signal=sources[0].at(1))
+    tg.wait_all(points, LIMIT)
+    assert [event.signaledValue() for event in events] == [1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,8 @@ def test_a_result_argument_is_none_and_comes_back_in_a_tuple(bench: Workbench) -
     call = bench.device.newLibraryWithSource_options_error_
     assert "must be None" in refused(bench, call, "", None, 0)
     library, error = call("", None, None)
-    assert (library.functionNames(), error) == ((), None)
+    with bench.metal.autorelease_pool():
+        assert (library.functionNames(), error) == ((), None)
 
 
 def test_memory_is_as_long_as_announced(bench: Workbench) -> None:
@@ -177,3 +179,26 @@ def test_every_enumerator_is_an_attribute() -> None:
     assert metal.MTLCommandBufferStatusError == 5
     assert metal.MTLHeapTypePlacement == 1
     assert metal.MTLCommandBufferErrorDomain == "MTLCommandBufferErrorDomain"
+
+
+def test_an_object_is_released_only_by_who_holds_it() -> None:
+    """Rule ownership."""
+    bench = Workbench(owns_new=False)
+    made: Any = bench.device.newSharedEvent()
+    assert "already_retained" not in bench.device.newSharedEvent.__metadata__()["retval"]
+    gone = weakref.ref(made)
+    made.release()
+    with bench.breaks("ownership"):
+        made.release()
+    del made
+    assert gone() is None
+    bench.close()
+
+
+def test_what_is_not_released_is_held_for_ever_where_pyobjc_holds_it_twice(bench: Workbench) -> None:
+    """Rule ownership."""
+    twice = Workbench(owns_new=False)
+    gone = [weakref.ref(each.device.newSharedEvent()) for each in (bench, twice)]
+    assert [event() is None for event in gone] == [True, False]
+    assert bench.device.newSharedEvent.__metadata__()["retval"]["already_retained"]
+    twice.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ from tidegate.conformance import kernels
 from tidegate.testing.metal_simulated.msl import parse
 
 from .workbench import COMPLETED, ERROR, INCREMENT, Workbench
+
+
+@pytest.fixture(autouse=True)
+def pool(bench: Workbench) -> Iterator[None]:
+    """Lists and dictionaries of names are autoreleased."""
+    with bench.metal.autorelease_pool():
+        yield
+
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 

@@ -44,7 +44,8 @@ class Task:
                 self._claimed = True
         try:
             run = self._run
-            assert run is not None
+            if run is None:
+                return False  # the interrupt came when it was over already
             run()
             self._run = None
         except BaseException:

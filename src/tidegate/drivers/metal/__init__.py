@@ -42,9 +42,10 @@ class MetalDriver(Driver):
     def describe(self) -> DriverInfo:
         try:
             native = self._load()
-            devices = tuple(
-                self._info(f"{self._scheme}:{index}", handle) for index, handle in enumerate(self._handles(native))
-            )
+            with native.autorelease_pool():
+                devices = tuple(
+                    self._info(f"{self._scheme}:{index}", handle) for index, handle in enumerate(self._handles(native))
+                )
         except DriverUnavailableError as error:
             return DriverInfo(self._scheme, available=False, reason=str(error))
         return DriverInfo(self._scheme, available=True, devices=devices)
@@ -80,8 +81,7 @@ class MetalDriver(Driver):
     def _handles(self, native: Native) -> list[Object]:
         from tidegate.drivers.metal import _native
 
-        with native.autorelease_pool():
-            handles = _native.all_devices(native)
+        handles = _native.all_devices(native)
         if not handles:
             raise DriverUnavailableError("metal: this Mac, or the machine it runs on, has no GPU that Metal knows")
         return handles

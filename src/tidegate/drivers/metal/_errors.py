@@ -14,6 +14,18 @@ _NAMES = {
 }
 
 
+def given(made: Object | None, what: str) -> Object:
+    """Return an object that Metal made; it may always say no, and says no reason then.
+
+    Raises:
+        ResourceExhaustedError: it made none.
+
+    """
+    if made is None:
+        raise ResourceExhaustedError(f"metal makes no {what}, and does not say why")
+    return made
+
+
 def commands_error(error: Object | None, label: str) -> TidegateError:
     """Return why a command buffer failed, from its NSError."""
     if error is None:

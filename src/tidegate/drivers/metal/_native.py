@@ -2,7 +2,8 @@
 
 PyObjC spells a selector with underscores for its colons and returns result arguments as members of a tuple. `load`
 imports it, once somebody asks for a device, into one namespace that is handed around, so that a simulated Metal can
-stand in for it. Numbers are plain ints: PyObjC converts NumPy's, but slowly, and the simulation refuses them.
+stand in for it. Numbers are plain ints: PyObjC converts NumPy's, but slowly, and the simulation refuses them. Whatever
+makes an object may return nil, which is None: see `_errors.given`.
 
 The enumerators are written out because the driver is read and tested where there is no Metal; a test compares them with
 Apple's. Structs are tuples: MTLSize is three counts, NSRange a location and a length.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import starmap
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -36,6 +38,7 @@ MTLCommandBufferStatusCompleted = 4
 MTLCommandBufferStatusError = 5
 MTLCommandBufferStatusNotEnqueued = 0
 MTLDispatchTypeConcurrent = 1
+MTLFunctionTypeKernel = 3
 MTLResourceCPUCacheModeWriteCombined = 1
 MTLResourceHazardTrackingModeTracked = 512
 MTLResourceStorageModePrivate = 32
@@ -55,6 +58,26 @@ class Native(Protocol):
     dispatch_queue_create: Callable[[bytes, None], Object]
 
 
+class AutoreleasePool:
+    """A pool for what Metal autoreleases, by the two functions that compilers use.
+
+    `objc.autorelease_pool` ends with an object, so one that an interrupt kept alive is drained out of order, which ends
+    the process. Here a pool that was never left ends with the one around it.
+    """
+
+    __slots__ = ("_pop", "_push", "_token")
+
+    def __init__(self, push: Callable[[], Any], pop: Callable[[Any], Any]) -> None:
+        self._push = push
+        self._pop = pop
+
+    def __enter__(self) -> None:
+        self._token = self._push()
+
+    def __exit__(self, *_exception: object) -> None:
+        self._pop(self._token)
+
+
 def load() -> Native:
     """Import PyObjC's frameworks and return what the driver uses of them.
 
@@ -64,10 +87,13 @@ def load() -> Native:
     """
     import libdispatch  # type: ignore[import-not-found,unused-ignore]
     import Metal  # type: ignore[import-not-found,unused-ignore]
-    import objc  # type: ignore[import-not-found,unused-ignore]
 
+    runtime = ctypes.CDLL(None)  # with Metal loaded, the Objective-C runtime is in the process
+    push, pop = runtime.objc_autoreleasePoolPush, runtime.objc_autoreleasePoolPop
+    push.restype, pop.restype = ctypes.c_void_p, None
+    push.argtypes, pop.argtypes = [], [ctypes.c_void_p]
     return SimpleNamespace(
-        autorelease_pool=objc.autorelease_pool,
+        autorelease_pool=partial(AutoreleasePool, push, pop),
         MTLCopyAllDevices=Metal.MTLCopyAllDevices,
         MTLCompileOptions=Metal.MTLCompileOptions,
         MTLFunctionConstantValues=Metal.MTLFunctionConstantValues,
@@ -81,6 +107,19 @@ def load() -> Native:
 def keep_for_ever(thing: object) -> None:
     """Have an object outlive the interpreter: the GPU may still use it while everything else is torn down."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _own(new: Object, *arguments: Any) -> Any:
+    """Call a selector that begins with `new`, and hold what it made once.
+
+    Such an object belongs to its caller. PyObjC up to 12.2.2 knows that of class methods only: it holds what an
+    instance makes once more, and never lets go. So where its metadata does not say so, one reference is given back.
+    """
+    result = new(*arguments)
+    made = result[0] if isinstance(result, tuple) else result
+    if made is not None and not new.__metadata__()["retval"].get("already_retained", False):
+        made.release()
+    return result
 
 
 # Devices ------------------------------------------------------------------------------------------------------------
@@ -122,17 +161,18 @@ def max_threadgroup_bytes(device: Object) -> int:
 # Queues and command buffers -----------------------------------------------------------------------------------------
 
 
-def new_queue(device: Object, capacity: int, label: str) -> Object:
+def new_queue(device: Object, capacity: int, label: str) -> Object | None:
     """Return a command queue that takes `capacity` uncompleted command buffers before it blocks."""
-    queue = device.newCommandQueueWithMaxCommandBufferCount_(capacity)
-    queue.setLabel_(label)
+    queue = _own(device.newCommandQueueWithMaxCommandBufferCount_, capacity)
+    if queue is not None:
+        queue.setLabel_(label)
     return queue
 
 
-def new_commands(queue: Object, label: str) -> Object:
+def new_commands(queue: Object, label: str) -> Object | None:
     """Return a command buffer that retains nothing. Blocks if the queue is full: the caller sees to that."""
     commands = queue.commandBufferWithUnretainedReferences()
-    if label:
+    if commands is not None and label:
         commands.setLabel_(label)
     return commands
 
@@ -232,13 +272,13 @@ def barrier(encoder: Object) -> None:
 
 def new_buffer(owner: Object, length: int, options: int) -> Object | None:
     """Return a buffer of a device or of a heap; None if there is no room."""
-    return owner.newBufferWithLength_options_(length, options)
+    return _own(owner.newBufferWithLength_options_, length, options)
 
 
 def import_memory(device: Object, array: Any, length: int) -> Object | None:
     """Return a buffer over whole pages of host memory, without a copy; None if the device refuses."""
-    return device.newBufferWithBytesNoCopy_length_options_deallocator_(
-        array, length, MTLResourceStorageModeShared, None
+    return _own(
+        device.newBufferWithBytesNoCopy_length_options_deallocator_, array, length, MTLResourceStorageModeShared, None
     )
 
 
@@ -252,7 +292,7 @@ def new_heap(native: Native, device: Object, size: int, options: int) -> Object 
     descriptor = native.MTLHeapDescriptor.alloc().init()
     descriptor.setSize_(size)
     descriptor.setResourceOptions_(options)
-    return device.newHeapWithDescriptor_(descriptor)
+    return _own(device.newHeapWithDescriptor_, descriptor)
 
 
 def heap_demand(device: Object, length: int, options: int) -> tuple[int, int]:
@@ -272,8 +312,8 @@ def heap_used(heap: Object) -> int:
 # Shared events ------------------------------------------------------------------------------------------------------
 
 
-def new_event(device: Object) -> Object:
-    return device.newSharedEvent()
+def new_event(device: Object) -> Object | None:
+    return _own(device.newSharedEvent)
 
 
 def event_value(event: Object) -> int:
@@ -299,7 +339,7 @@ def notify(event: Object, listener: Object, value: int, block: Callable[[Object,
 
 def compile_source(device: Object, source: str, options: Object) -> tuple[Object | None, Object | None]:
     """Return the library and the error; either may be None, and a library may come with warnings."""
-    return device.newLibraryWithSource_options_error_(source, options, None)  # type: ignore[no-any-return]
+    return _own(device.newLibraryWithSource_options_error_, source, options, None)  # type: ignore[no-any-return]
 
 
 def compile_options(native: Native, macros: dict[str, str]) -> Object:
@@ -311,7 +351,8 @@ def compile_options(native: Native, macros: dict[str, str]) -> Object:
 
 def load_library(native: Native, device: Object, data: bytes) -> tuple[Object | None, Object | None]:
     """Return the library in a metallib, and the error."""
-    return device.newLibraryWithData_error_(native.dispatch_data_create(data, len(data), None, None), None)  # type: ignore[no-any-return]
+    held = native.dispatch_data_create(data, len(data), None, None)
+    return _own(device.newLibraryWithData_error_, held, None)  # type: ignore[no-any-return]
 
 
 def function_names(library: Object) -> list[str]:
@@ -319,12 +360,16 @@ def function_names(library: Object) -> list[str]:
 
 
 def find_function(library: Object, name: str) -> Object | None:
-    return library.newFunctionWithName_(name)
+    return _own(library.newFunctionWithName_, name)
 
 
 def specialise(library: Object, name: str, values: Object) -> tuple[Object | None, Object | None]:
     """Return a function with its constants set, and the error."""
-    return library.newFunctionWithName_constantValues_error_(name, values, None)  # type: ignore[no-any-return]
+    return _own(library.newFunctionWithName_constantValues_error_, name, values, None)  # type: ignore[no-any-return]
+
+
+def is_kernel(function: Object) -> bool:
+    return int(function.functionType()) == MTLFunctionTypeKernel
 
 
 def function_constants(function: Object) -> dict[str, int]:
@@ -345,7 +390,7 @@ def set_constant(values: Object, data: bytes, kind: int, name: str) -> None:
 
 def new_pipeline(device: Object, function: Object) -> tuple[Object | None, Object | None]:
     """Return the compute pipeline of a function, and the error."""
-    return device.newComputePipelineStateWithFunction_error_(function, None)  # type: ignore[no-any-return]
+    return _own(device.newComputePipelineStateWithFunction_error_, function, None)  # type: ignore[no-any-return]
 
 
 def pipeline_threads(pipeline: Object) -> int:

@@ -108,7 +108,7 @@ class MetalDevice(DriverDevice):
             timeline.retirement.stop()
 
     def abandon(self) -> None:
-        # Nothing waits for the GPU; what it still uses must not be torn down with the interpreter.
-        for timeline in self._all_timelines():
-            for flight in tuple(timeline.flights):
-                _native.keep_for_ever(flight)
+        # Nothing waits for the GPU. What it still uses must not be torn down with the interpreter: what the flights
+        # keep, and the events that they signal.
+        if any(timeline.flights for timeline in self._all_timelines()):
+            _native.keep_for_ever(self)

@@ -31,12 +31,14 @@ from tidegate.driver import (
     Upload,
     Work,
 )
-from tidegate.drivers.metal import _native
+from tidegate.drivers.metal import MAX_BINDINGS, _native
+from tidegate.drivers.metal._errors import given
 from tidegate.drivers.metal._native import Object
 from tidegate.drivers.metal.executable import MetalFunction, constant_bytes
 from tidegate.drivers.metal.memory import MetalStorage
 from tidegate.drivers.metal.retire import Flight
 from tidegate.drivers.metal.shared_event import EventBarrier
+from tidegate.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from tidegate.drivers.metal.device import MetalDevice
@@ -88,6 +90,8 @@ class Encoder:
         if self._kind != kind:
             self.end()
             make(self.commands, self._made)
+            if self._made[-1] is None:
+                given(self._made.pop(), f"{kind} encoder")
             self._kind = kind
         if self._open != self._groups:
             self._regroup(self._groups)
@@ -147,6 +151,11 @@ class Encoder:
         self, function: MetalFunction, bindings: Sequence[Binding], constants: Sequence[Any], local: int, table: Any
     ) -> Object:
         """Return a compute encoder with a function and its arguments set: bindings first, then constants."""
+        if len(bindings) + len(constants) > MAX_BINDINGS:
+            raise InvalidArgumentError(
+                f"function {function.name!r}: {len(bindings)} bindings and {len(constants)} constants are more than the"
+                f" {MAX_BINDINGS} arguments that Metal passes; put some into a structured constant"
+            )
         encoder = self.compute()
         self.kept.append(function)
         _native.set_pipeline(encoder, function.pipeline)
@@ -212,6 +221,7 @@ def _upload(encoder: Encoder, work: Upload, table: Sequence[Span]) -> None:
     encoder.kept.append(work.array)
     source, finished = encoder.device.copier.bring(work.array, encoder.kept, at_once=length <= LIGHT)
     if finished is not None:
+        encoder.kept.append(finished[0])
         _native.encode_wait(encoder.commands, *finished)
     encoder.copy(source, 0, target, to, length)
 

@@ -169,6 +169,8 @@ def make_function(device: MetalDevice, library: Object, name: str, constants: Ma
     function, error = _found(device, library, name, constants)
     if function is None:
         raise compile_error(error, f"function {name!r}")
+    if not _native.is_kernel(function):
+        raise CompileError(f"metal: function {name!r} is no kernel", log="")
     pipeline, error = _native.new_pipeline(device.handle, function)
     if pipeline is None:
         raise compile_error(error, f"the pipeline of function {name!r}")

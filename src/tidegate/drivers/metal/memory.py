@@ -223,7 +223,7 @@ class MetalPool(DriverPool):
             self._drop_kept()
 
     def statistics(self) -> Mapping[str, int | None]:
-        with self._lock:
+        with self._lock, self._native.autorelease_pool():
             self._collect()
             return {
                 "allocated_bytes": self._allocated,

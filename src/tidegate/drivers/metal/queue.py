@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tidegate._core.timeline import forget_frames
 from tidegate.driver import Allocate, DriverQueue, EpochTimeline, Free, Sink, Ticket, Upload, Work
 from tidegate.drivers.metal import _native, transfers
-from tidegate.drivers.metal._errors import commands_error
+from tidegate.drivers.metal._errors import commands_error, given
 from tidegate.drivers.metal.direct_command_buffer import encode
 from tidegate.drivers.metal.retire import Flight, Retirement
 from tidegate.errors import DeviceLostError, ResourceExhaustedError
@@ -56,8 +56,8 @@ class MetalTimeline(EpochTimeline):
         self._failures: dict[int, BaseException] = {}
         self._lost: BaseException | None = None
         with self.native.autorelease_pool():
-            self.queue = _native.new_queue(device.handle, CAPACITY, name)
-            self.event = _native.new_event(device.handle)
+            self.queue = given(_native.new_queue(device.handle, CAPACITY, name), "command queue")
+            self.event = given(_native.new_event(device.handle), "shared event")
         self.retirement = Retirement(self, name)
 
     @property
@@ -101,6 +101,7 @@ class MetalTimeline(EpochTimeline):
     def push(self, ticket: Ticket, flight: Flight, *, long: bool) -> None:
         """Give an encoded command buffer its epoch and commit it."""
         with self._lock:
+            self._commit_the_last()
             flight.epoch = self.issued + 1
             _native.encode_signal(flight.commands, self.event, flight.epoch)
             if long:
@@ -109,11 +110,17 @@ class MetalTimeline(EpochTimeline):
                 self.flights.append(flight)
                 self.begin(ticket)
             finally:
-                # Should an interrupt come between the epoch and the commit, the next look commits it: `_see_committed`.
+                # Should an interrupt come between the epoch and the commit, whoever comes next commits it.
                 if ticket.taken:
                     _native.commit(flight.commands)
-                else:
+                    flight.committed = True
+                elif self.flights and self.flights[-1] is flight:
                     self.flights.pop()
+
+    def _commit_the_last(self) -> None:
+        """Make up for a commit that an interrupt prevented: a queue's order is that of its commits."""
+        if self.flights and not self.flights[-1].committed:
+            self._see_committed(self.flights[-1])
 
     # Ending --------------------------------------------------------------------------------------------------------
 
@@ -163,6 +170,7 @@ class MetalTimeline(EpochTimeline):
         status = _native.status(flight.commands)
         if status == _native.MTLCommandBufferStatusNotEnqueued:
             _native.commit(flight.commands)
+        flight.committed = True
         return status
 
     def _finish(self, flight: Flight) -> None:
@@ -239,9 +247,10 @@ class MetalQueue(DriverQueue):
         return True
 
     def _encode(self, timeline: MetalTimeline, flight: Flight, work: Work, native_waits: Waits) -> None:
-        flight.commands = _native.new_commands(timeline.queue, flight.label)
+        flight.commands = given(_native.new_commands(timeline.queue, flight.label), "command buffer")
         for other, epoch in native_waits:
             assert isinstance(other, MetalTimeline)
+            flight.kept.append(other.event)
             _native.encode_wait(flight.commands, other.event, epoch)
         encode(self._device, flight, work)
         _hand_memory_over(work, flight)
@@ -290,6 +299,6 @@ def _has_host_part(timeline: EpochTimeline) -> bool:
 def _hand_memory_over(work: Work, flight: Flight) -> None:
     """Commit or release memory, last of all: it cannot be taken back."""
     if isinstance(work, Allocate):
-        work.commit(flight.kept.pop())
+        work.commit(flight.kept.pop(0))  # what `issue` has put there
     elif isinstance(work, Free):
         flight.kept.append(work.release())

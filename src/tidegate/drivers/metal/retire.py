@@ -27,13 +27,14 @@ class Flight:
 
     Attributes:
         commands: the command buffer, which retains nothing itself.
+        committed: whether it is known to have been committed.
         kept: storages, staging ranges, functions: dropped when the command buffer is over, before that is told.
         finish: the host's part of the work, done when the GPU's is over: a download's copy.
         heavy: whether that part is too long for a thread that merely looks.
 
     """
 
-    __slots__ = ("commands", "epoch", "finish", "heavy", "kept", "label")
+    __slots__ = ("commands", "committed", "epoch", "finish", "heavy", "kept", "label")
     commands: Object
     epoch: int
 
@@ -41,6 +42,7 @@ class Flight:
         self.kept: list[Any] = []
         self.finish: Callable[[], object] | None = None
         self.heavy = False
+        self.committed = False
         self.label = label
 
 
@@ -55,6 +57,7 @@ class Retirement:
         self._room = False
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self._turn = threading.Lock()
 
     def arm(self, epoch: int) -> None:
         """Wake the core when `epoch` is over."""
@@ -83,17 +86,21 @@ class Retirement:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._is_wanted)
-                if self._stopped and not self._timeline.flights:
-                    return
-            try:
-                with self._timeline.native.autorelease_pool():
-                    self._await_oldest()
-                self._tell()
-            except BaseException as error:
-                report_unraisable(error, self)
+        # An interrupt while the thread starts leaves a second one: two must not copy into the same array.
+        with self._turn:
+            while not self._is_over():
+                try:
+                    with self._timeline.native.autorelease_pool():
+                        self._await_oldest()
+                    self._tell()
+                except BaseException as error:
+                    report_unraisable(error, self)
+
+    def _is_over(self) -> bool:
+        """Sleep until there is something to do; whether that is to end."""
+        with self._changed:
+            self._changed.wait_for(self._is_wanted)
+            return self._stopped and not self._timeline.flights
 
     def _is_wanted(self) -> bool:
         return self._stopped or bool(self._armed) or self._room

@@ -22,6 +22,7 @@ from tidegate._core.semaphore import Semaphore
 from tidegate._core.timepoint import Timepoint
 from tidegate.driver import Work
 from tidegate.drivers.metal import _native
+from tidegate.drivers.metal._errors import given
 from tidegate.drivers.metal._native import Object
 from tidegate.errors import InvalidArgumentError, SemaphoreFailedError
 from tidegate.types import MAX_VALUE, Outcome
@@ -58,7 +59,7 @@ class SharedEvents:
     def new_event(self) -> Object:
         """Return an MTLSharedEvent of this device."""
         with self._native.autorelease_pool():
-            return _native.new_event(self._handle)
+            return given(_native.new_event(self._handle), "shared event")
 
     def barrier(self, signals: Iterable[EventValue], waits: Iterable[EventValue]) -> EventBarrier:
         """Return work for `lowlevel.event_barrier`."""
@@ -85,8 +86,9 @@ class SharedEvents:
         """Return a semaphore that has the event's values, and gives it its own."""
         with self._lock, self._native.autorelease_pool():
             if self._listener is None:
-                self._listener = _native.new_listener(self._native, b"tidegate.metal.events")
+                # The listener last: an interrupt in between leaves a thread too many, not one too few.
                 threading.Thread(target=self._run, name="tidegate-metal-events", daemon=True).start()
+                self._listener = _native.new_listener(self._native, b"tidegate.metal.events")
             number = next(self._numbers)
             follower = _Follower(self, number, event, label)
             self._followers[number] = follower
@@ -109,6 +111,7 @@ class SharedEvents:
         while True:
             number = self._notes.get()
             if number is None:
+                self._notes.put(None)
                 return
             try:
                 self._heard(number)
@@ -129,8 +132,8 @@ class SharedEvents:
         with self._lock:
             self._followers.clear()
             if self._listener is not None:
+                self._notes.put(None)  # first: an interrupt in between has this done again
                 self._listener = None
-                self._notes.put(None)
 
 
 class _Follower:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tidegate._core.staging import StagingBuffer
 from tidegate.drivers.metal import _native
+from tidegate.drivers.metal._errors import given
 from tidegate.drivers.metal._native import Object
 from tidegate.drivers.metal.memory import Bytes, MetalPool, MetalStorage
 
@@ -134,7 +135,8 @@ class Copier:
         self._jobs: SimpleQueue[tuple[Bytes, Bytes, int] | None] = SimpleQueue()
         self._count = 0
         self._thread: threading.Thread | None = None
-        self._event = _native.new_event(device.handle)
+        self._event = given(_native.new_event(device.handle), "shared event")
+        self._turn = threading.Lock()
 
     def bring(self, array: Bytes, kept: list[Any], *, at_once: bool) -> tuple[Object, tuple[Object, int] | None]:
         """Return a buffer that has, or will have, the array's bytes, and the event and value to wait for."""
@@ -144,22 +146,26 @@ class Copier:
             return buffer, None
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tidegate-metal-copier", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="tidegate-metal-copier", daemon=True)
+                thread.start()
+                self._thread = thread
             self._count += 1
             self._jobs.put((target, array, self._count))
             return buffer, (self._event, self._count)
 
     def _run(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            target, array, value = job
-            np.copyto(target, array)
-            del job, target, array  # they keep memory, which must be free before the end is told
-            with self._native.autorelease_pool():
-                _native.set_event_value(self._event, value)
+        # An interrupt while the thread starts leaves a second one: it waits for its turn, since the values must rise.
+        with self._turn:
+            while True:
+                job = self._jobs.get()
+                if job is None:
+                    self._jobs.put(None)
+                    return
+                target, array, value = job
+                np.copyto(target, array)
+                del job, target, array  # they keep memory, which must be free before the end is told
+                with self._native.autorelease_pool():
+                    _native.set_event_value(self._event, value)
 
     def stop(self) -> None:
         """End the thread, behind what it still has to do."""

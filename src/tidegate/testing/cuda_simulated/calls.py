@@ -128,6 +128,6 @@ class Calls:
                 card.draining.discard(mark)
 
     def _queue_up(self, card: Card) -> None:
-        """Block while another thread is in a call that waits for all work: for a moment, if all is over but the last."""
+        """Block while another thread is in a call that waits for all work."""
         if card.draining:
-            self.machine.poll(lambda: not card.draining or bool(card.fault), "a call behind one that waits for all work")
+            self.machine.poll(lambda: not card.draining or bool(card.fault), "a call beside one that waits for all")

@@ -28,6 +28,8 @@ CAPACITY = 64
 class Device(Metal, registered="MTLDevice"):
     """An MTLDevice: one of Apple's, with unified memory."""
 
+    _autoreleased = frozenset({"name"})
+
     def __init__(self, simulation: Simulation, index: int) -> None:
         super().__init__(simulation)
         self._index = index
@@ -80,10 +82,13 @@ class Device(Metal, registered="MTLDevice"):
     # Queues and events
 
     def newCommandQueue(self) -> Queue | None:
-        return self.newCommandQueueWithMaxCommandBufferCount_(CAPACITY)
+        return self._queue(CAPACITY)
 
     def newCommandQueueWithMaxCommandBufferCount_(self, count: int) -> Queue | None:
         self._simulation.demand(count > 0, "queue-capacity", f"a queue for {count} command buffers")
+        return self._queue(count)
+
+    def _queue(self, count: int) -> Queue | None:
         return None if self._simulation.take_fault("queue") else Queue(self, count)
 
     def newEvent(self) -> Event | None:
@@ -103,12 +108,15 @@ class Device(Metal, registered="MTLDevice"):
     # Memory
 
     def newBufferWithLength_options_(self, length: int, options: int) -> Buffer | None:
+        return self._buffer(length, options)
+
+    def _buffer(self, length: int, options: int) -> Buffer | None:
         self._check_length(length)
         block = self._block(length)
         return None if block is None else Buffer(self, block, 0, length, options)
 
     def newBufferWithBytes_length_options_(self, data: Any, length: int, options: int) -> Buffer | None:
-        buffer: Buffer | None = self.newBufferWithLength_options_(length, options)
+        buffer = self._buffer(length, options)
         if buffer is not None:
             buffer._bytes[:] = np.frombuffer(data, np.uint8, length)
         return buffer

@@ -69,6 +69,8 @@ class CompileOptions(Metal, registered="MTLCompileOptions"):
 class Library(Labelled, registered="MTLLibrary"):
     """The functions of a source."""
 
+    _autoreleased = frozenset({"functionNames"})
+
     def __init__(self, device: Device, kernels: dict[str, msl.Kernel]) -> None:
         super().__init__(device._simulation)
         self._device = device
@@ -157,6 +159,8 @@ class FunctionConstant(Metal, registered="MTLFunctionConstant"):
 
 class Function(Labelled, registered="MTLFunction"):
     """One function of a library."""
+
+    _autoreleased = frozenset({"functionConstantsDictionary"})
 
     def __init__(self, library: Library, kernel: msl.Kernel, constants: dict[str, Any]) -> None:
         super().__init__(library._simulation)

@@ -12,7 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, ClassVar
 
@@ -86,6 +86,14 @@ class Metal:
             raise AttributeError(f"{self!r}: {name} cannot be assigned: call set{name[:1].upper()}{name[1:]}_")
         object.__setattr__(self, name, value)
 
+    def release(self) -> None:
+        """Give one reference back: the one too many that PyObjC holds, and no other."""
+        return uninterrupted(Metal._release, self, ())  # type: ignore[no-any-return]
+
+    def _release(self) -> None:
+        if self._simulation.held_twice.pop(id(self), None) is None:
+            self._simulation.refuse("ownership", f"{self!r}: it is released by somebody who does not hold it")
+
     if not typing.TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -96,12 +104,15 @@ class Metal:
             raise AttributeError(f"{self!r}: {selector_of(name)} {why}")
 
 
-def _checked(owner: type[Metal], name: str, function: types.FunctionType) -> Callable[..., Any]:
+def _checked(owner: type[Metal], name: str, function: types.FunctionType) -> Any:
     selector = selector_of(name)
     arguments = encodings_of(owner._registered, selector)
     if arguments is None:
         raise TypeError(f"{owner.__name__}.{name}: {selector} is no known selector")
     perform = _autoreleasing(selector, function) if name in owner._autoreleased else function
+    is_new = name.startswith("new")
+    if is_new:
+        perform = _held(function)
     check = _Check(owner, selector, function, arguments)
 
     def method(self: Metal, *values: Any) -> Any:
@@ -111,7 +122,33 @@ def _checked(owner: type[Metal], name: str, function: types.FunctionType) -> Cal
     method.__name__ = name
     method.__qualname__ = f"{owner.__qualname__}.{name}"
     method.__doc__ = function.__doc__
-    return method
+    return _New(method) if is_new else method
+
+
+class _New:
+    """A selector that makes objects. Bound, it tells as PyObjC's do whether what it returns counts as the caller's."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, target: Metal | None, owner: type[Metal]) -> Any:
+        if target is None:
+            return self._method
+        bound: Any = partial(self._method, target)
+        owned = {"already_retained": True} if target._simulation.settings.owns_new else {}
+        bound.__metadata__ = lambda: {"retval": {"type": b"@", **owned}}
+        return bound
+
+
+def _held(function: types.FunctionType) -> Callable[..., Any]:
+    def perform(target: Metal, *values: Any) -> Any:
+        result = function(target, *values)
+        made = result[0] if isinstance(result, tuple) else result
+        if made is not None and not target._simulation.settings.owns_new:
+            target._simulation.held_twice[id(made)] = made
+        return result
+
+    return perform
 
 
 def _autoreleasing(selector: str, function: types.FunctionType) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ SELECTORS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "alloc": ("@", "NSObject — alloc"),
         "init": ("@", "NSObject — init()"),
         "new": ("@", "NSObject — new"),
+        "release": ("v", "NSObject — release"),
     },
     "NSError": {
         "domain": ("@", "NSError — domain"),

@@ -76,6 +76,11 @@ RULES = _rules(
         "an object that no new, alloc or copy made is autoreleased, and leaks on a thread without a pool",
         "Advanced Memory Management Programming Guide — Using Autorelease Pool Blocks",
     ),
+    (
+        "ownership",
+        "an object is released only by who holds it: what a new selector returns belongs to its caller",
+        "Advanced Memory Management Programming Guide — Memory Management Policy",
+    ),
     ("block", "a block must not let an exception out", "PyObjC — Blocks"),
     # Queues
     (

@@ -39,6 +39,8 @@ class Settings:
         threadgroup_memory: how many bytes a threadgroup may have.
         page: the size of a page.
         constant_alignment: what offsets in the constant address space are multiples of.
+        owns_new: whether PyObjC knows that what an instance's `new` selectors return belongs to the caller. Up to
+            12.2.2 it does not, and holds such an object for ever, unless the caller releases it.
 
     """
 
@@ -51,6 +53,7 @@ class Settings:
     threadgroup_memory: int = 32 << 10
     page: int = 4096
     constant_alignment: int = 4
+    owns_new: bool = True
 
 
 @dataclass
@@ -92,6 +95,7 @@ class Simulation:
         self.workers: WeakSet[Worker] = WeakSet()
         self.hazards: Hazards = Hazards(self)
         self.address = 0x1_0000_0000
+        self.held_twice: dict[int, Any] = {}
 
     def choose(self, choices: int) -> int:
         """Draw one of 0 .. choices - 1 from the seed."""
