@@ -253,6 +253,8 @@ def _promised_locked(submission: Submission, waits: list[Target]) -> bool:
             producer = state.promises.get(value)
             if producer is None or producer._device is not submission._device or state.process.forked:
                 return False
+            if state.failure is not None:
+                return False  # by the host, above a promise: the work must not run any more (M17)
             found.append((state, value, producer))
     submission._promised = tuple(found)
     return bool(found)

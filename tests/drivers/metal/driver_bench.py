@@ -142,7 +142,7 @@ def in_threads(count: int, run: Callable[[int], None]) -> None:
 
 
 def interrupt_the_next_start(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Have an interrupt come right behind the start of the driver's next thread; returns those that start from now on."""
+    """Have an interrupt come right behind the start of the driver's next thread; returns the threads it starts."""
     started: list[threading.Thread] = []
     real = threading.Thread.start
 

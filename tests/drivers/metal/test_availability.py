@@ -67,8 +67,9 @@ def test_a_mac_without_a_gpu_has_no_devices() -> None:
 
 
 def test_devices_are_numbered_and_described() -> None:
-    several = MetalDriver(metal_simulated.native(devices=2))
-    info = several.describe()
+    native = metal_simulated.native(devices=2)
+    info = MetalDriver(native).describe()
+    native.check()
     assert [device.uri for device in info.devices] == ["metal:0", "metal:1"]
     assert info.devices[0].memory_bytes > 0
     assert info.devices[0].limits.max_bindings == 31

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import sys
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 import tidegate as tg
 from tidegate.conformance import kernels
 from tidegate.drivers.metal import _native
+from tidegate.testing import metal_simulated
 
 from .driver_bench import LIMIT, DriverBench
 from .test_memory import storage_of
@@ -102,6 +106,29 @@ def test_a_pool_that_an_interrupt_left_open_ends_with_the_one_around_it() -> Non
     assert not runtime.open
     del kept
     assert runtime.made == 3
+
+
+def test_the_frameworks_are_loaded_with_pools_of_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+
+    def push() -> int:
+        return runtime.push()
+
+    def pop(token: int) -> None:
+        runtime.pop(token)
+
+    process = SimpleNamespace(objc_autoreleasePoolPush=push, objc_autoreleasePoolPop=pop)
+    monkeypatch.setattr(_native.ctypes, "CDLL", lambda name: {None: process}[name])
+    metal = metal_simulated.native()
+    for name in ("Metal", "libdispatch"):
+        monkeypatch.setitem(sys.modules, name, metal)
+    loaded = _native.load()
+    with loaded.autorelease_pool(), loaded.autorelease_pool():
+        assert len(runtime.open) == 2
+    assert not runtime.open
+    assert (push.restype, pop.argtypes) == (ctypes.c_void_p, [ctypes.c_void_p])  # type: ignore[attr-defined]
+    assert set(vars(loaded)) == set(_native.Native.__annotations__)
+    metal.close()
 
 
 # What Metal refuses

@@ -15,6 +15,7 @@ import tidegate as tg
 from tidegate.driver import Allocate, Barrier, DeviceRequest, EpochTimeline, Ticket, Update
 from tidegate.drivers.metal import MetalDriver
 from tidegate.drivers.metal.device import MetalDevice
+from tidegate.drivers.metal.memory import MetalStorage
 from tidegate.drivers.metal.queue import BUDGET, MetalTimeline
 from tidegate.drivers.metal.shared_event import EventBarrier
 from tidegate.testing import metal_simulated
@@ -525,3 +526,15 @@ def test_an_interrupt_while_the_retirement_thread_starts_leaves_none_behind(
     for thread in started:
         thread.join(LIMIT)
         assert not thread.is_alive()
+
+
+def test_allocation_that_waits_for_two_queues_commits_its_memory_and_keeps_their_events(seam: Seam) -> None:
+    points = [epoch_of(seam.block()), epoch_of(seam.block())]
+    committed: list[Any] = []
+    ticket = Submitted()
+    assert seam.queue.issue(ticket, Allocate(64, "device", None, committed.append), points)
+    (storage,) = committed
+    assert isinstance(storage, MetalStorage)
+    timeline, _ = epoch_of(ticket)
+    (flight,) = timeline.flights
+    assert flight.kept == [point[0].event for point in points]

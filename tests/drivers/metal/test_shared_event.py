@@ -225,6 +225,7 @@ def test_values_beyond_the_largest_payload_are_taken_for_it(metal: DriverBench, 
     event.setSignaledValue_(2**64 - 1)
     sem.wait(MAX_VALUE, LIMIT)
     assert sem.value == MAX_VALUE
+    assert lowlevel.import_event(event, metal.device).value == MAX_VALUE  # nothing is left to follow
 
 
 def test_one_listener_and_one_thread_serve_all_imported_events(metal: DriverBench, foreign: Foreign) -> None:

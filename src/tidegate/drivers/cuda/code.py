@@ -4,7 +4,8 @@ Measured: to bring code onto a GPU, and to take it away, waits until nothing run
 lock of CUDA's, so that a launch from any other thread stands still too; with the GIL, if it keeps that. So code is
 loaded while no open device has work in flight and none can begin any; what is there already is found again by its
 content. Who loads something new while work runs waits until that is over. If it never is, because there is always more,
-new work stays on the host for a moment.
+new work stays on the host for a while; and then goes on for a moment, and stays for twice as long, and so on: what runs
+may be waiting for something that is still to come.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
+from tidegate._core import process
+from tidegate._core.background import reaper
+
 from ._native import Native, NativeError
 from .page_locked import at_rest, open_devices
 
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 _PAUSE = 0.0005
 _PATIENCE = 0.25
 """How long loading waits for a moment of rest before it keeps new work back, in seconds."""
+_LONGEST = 4.0
+"""How long it keeps it back at most."""
+_BREAK = 0.05
+"""How long it lets it go on in between."""
 
 Result = TypeVar("Result")
 
@@ -70,12 +78,21 @@ class Code:
             self._users.add(device)
 
     def leave(self, device: CudaDevice) -> None:
-        """One less; the last one takes the code away. The context is current, nothing runs on the device."""
+        """One less; the last one takes the code away, if all is at rest. The context is current, no lock held.
+
+        Devices that reach CUDA by another way may have work on the same GPU. Then the code stays, for the next device
+        that is opened there.
+        """
         with self._lock:
             self._users.discard(device)
-            if not self._users:
-                while self._libraries:
-                    self._unload(self._libraries.popitem()[1])
+            last = not self._users
+        if last:
+            at_rest(self._clear)
+
+    def _clear(self) -> None:
+        with self._lock:
+            while self._libraries and not self._users:
+                self._unload(self._libraries.popitem()[1])
 
     def _unload(self, library: Library) -> None:
         try:
@@ -106,18 +123,48 @@ def code_of(device: CudaDevice) -> Code:
 def when_at_rest(load: Callable[[], Result]) -> Result:
     """Call `load` as soon as no open device has work in flight. Under no lock of ours; an interrupt ends the wait."""
     done: list[Result] = []
-    kept_back: list[CudaDevice] = []
-    limit = time.monotonic() + _PATIENCE
+
+    def once() -> None:
+        done.append(load())
+
+    patience = _PATIENCE
+    while not _rest_within(patience, once):
+        if _rest_by_force(patience, once) or _rest_within(_BREAK, once):
+            break
+        patience = min(2 * patience, _LONGEST)
+    return done[0]
+
+
+def _rest_within(seconds: float, then: Callable[[], None]) -> bool:
+    limit = time.monotonic() + seconds
+    while not at_rest(then):
+        if time.monotonic() >= limit:
+            return False
+        time.sleep(_PAUSE)
+    return True
+
+
+def _rest_by_force(seconds: float, then: Callable[[], None]) -> bool:
+    """Do the same with new work kept back."""
+    devices = open_devices()
+    token = object()
+    leave, note = reaper._notes.put, (_let_go, (devices, token))
     try:
-        while True:
-            at_rest(lambda: done.append(load()))
-            if done:
-                return done[0]
-            if not kept_back and time.monotonic() >= limit:
-                kept_back = open_devices()
-                for device in kept_back:
-                    device.keep_back(True)
-            time.sleep(_PAUSE)
+        for device in devices:
+            device.quiet.add(token)
+        return _rest_within(seconds, then)
     finally:
-        for device in kept_back:
-            device.keep_back(False)
+        leave(note)  # one call, in C: an interrupt can come behind it only
+
+
+def _let_go(devices: list[CudaDevice], token: object) -> None:
+    for device in devices:
+        device.quiet.discard(token)
+        device.sink.room()
+
+
+def _renew_in_child() -> None:
+    _table._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+process.in_child(_renew_in_child)

@@ -1,4 +1,21 @@
-"""A CUDA device: its context, its streams, and what they share."""
+"""A CUDA device: its context, its streams, and what they share.
+
+Locks
+-----
+In the order in which a thread may take them; one that has one of them takes only such as stand below it.
+
+1. `page_locked._table`: which devices are open. Held while code is loaded or page-locked memory is given back.
+2. `CudaDevice.lock`, of several devices in the order of their ids: streams, events, the order of issuing.
+3. `Stream._over_lock`: what is to be done on the host when an epoch is over. Not together with 2.
+4. `Code._lock`, `CudaPool._lock`, `StagingRing._lock`, `Sleepers._lock`, `TransferEngine._starting` and `._lock`.
+5. `PageLocked._lock`.
+6. The core's lock. It is taken last, because the core calls no driver while it has it, and a driver calls the sink
+   only with none of its own.
+
+A thread that waits for one of these has given the GIL up. So one that holds them may be in a call into CUDA that takes
+a while, but not in one that waits for work which needs the host: see `_native` for which those are, and `page_locked`
+for when they are made. Finalizers take no lock at all: they leave a note.
+"""
 
 from __future__ import annotations
 
@@ -100,26 +117,29 @@ class CudaDevice(DriverDevice):
         self.garbage: deque[Callable[[], None]] = deque()
         self.graphs: WeakSet[Instance] = WeakSet()
         self.counts: dict[str, int] = {}
-        self.quiet = 0
+        self.quiet: set[object] = set()
+        """Who wants new work to stay on the host for a while: see `code`."""
         self._loader = loader
         self._max_streams = max(4, min(STREAMS, connections - _OTHER_STREAMS))
         self._streams: dict[int, list[Stream]] = {}
         self._foreign: dict[int, Stream] = {}
         self._made = 0
+        self._timelines = 0
+        self._import_stream = 0
         self.handle = native.device(ordinal)
         self.context = native.primary_context(self.handle)
         major, minor = (native.device_attribute(what, self.handle) for what in (Attribute.MAJOR, Attribute.MINOR))
         self.architecture = f"{major}{minor}"
         self.max_shared = native.device_attribute(Attribute.MAX_SHARED_OPTIN, self.handle)
         with self.entered():
+            self._least, self._greatest = native.priority_range()
             self._page_locked = reserve_of(self)
-            block = self._page_locked.take(_WORD * 8 * (STREAMS + FOREIGN))
+            # Each priority has one stream at least, however many there are of others.
+            block = self._page_locked.take(_WORD * 8 * (STREAMS + 1 + self._least - self._greatest + FOREIGN))
             self._words_block: LockedBlock | None = block
             self.words_address = block.address
             self.words = _words(block.address, block.nbytes)
             self.memory_stream = native.create_stream()
-            least, greatest = native.priority_range()
-            self._least, self._greatest = least, greatest
         self.event_pool = EventPool(native, self.lock)
         self.sleep_events = EventPool(native, self.lock, blocking=True)
         self.timepoints = TimepointPool(self.event_pool, self.lock)
@@ -160,7 +180,7 @@ class CudaDevice(DriverDevice):
         return self._make_stream(priority)
 
     def _make_stream(self, priority: int) -> Stream:
-        stream = self._timeline(self.native.create_stream(priority), self._made)
+        stream = self._timeline(self.native.create_stream(priority), priority)
         self._made += 1
         self._streams[priority].append(stream)
         return stream
@@ -171,35 +191,49 @@ class CudaDevice(DriverDevice):
         if found is None:
             if len(self._foreign) == FOREIGN:
                 raise ResourceExhaustedError(f"device {self.info.uri!r}: {FOREIGN} foreign streams are in use already")
-            found = self._foreign[handle] = self._timeline(handle, self._max_streams + len(self._foreign))
+            found = self._foreign[handle] = self._timeline(handle, None)
         return found
 
-    def _timeline(self, handle: int, number: int) -> Stream:
+    def _timeline(self, handle: int, priority: int | None) -> Stream:
         kind = EventStream if self.options["epochs"] == "events" else Stream
-        return kind(self, handle, self.words, _WORD * number)
+        number, self._timelines = self._timelines, self._timelines + 1
+        return kind(self, handle, self.words, _WORD * number, priority)
 
     def all_streams(self) -> list[Stream]:
         """Return every stream that this device puts work on. The caller holds the lock."""
         return [*(stream for streams in self._streams.values() for stream in streams), *self._foreign.values()]
 
     def may_park(self) -> bool:
-        """Whether one more stream may wait for another. The caller holds the lock."""
-        parked = sum(stream.parked for stream in self.all_streams())
-        return parked < self._max_streams // 2
+        """Whether one more stream may be lent or wait for another. The caller holds the lock.
 
-    def borrow_stream(self) -> Stream | None:
-        """Return an empty stream that nobody else uses until it is returned; None if there is none now."""
-        with self.entered(), self.lock:
-            lent = sum(stream.lent for stream in self.all_streams())
-            stream = self.empty_stream(0) if lent < self._max_streams // 2 else None
-            if stream is not None:
-                stream.lent = True
-            return stream
+        Never more than half of them: there must be some left for what is independent of all that (M15).
+        """
+        taken = sum(stream.lent or stream.parked for stream in self.all_streams())
+        return taken < self._max_streams // 2
+
+    def spare_stream(self) -> Stream | None:
+        """Return an empty stream that may be lent; None if there is none now. The caller holds the lock."""
+        return self.empty_stream(0) if self.may_park() else None
+
+    def import_stream(self) -> int:
+        """Return the stream for imports that get none for themselves. The caller holds the lock."""
+        if not self._import_stream:
+            self._import_stream = self.native.create_stream()
+        return self._import_stream
 
     def return_stream(self, stream: Stream) -> None:
-        """Give a borrowed stream back."""
+        """Give a stream back that was lent."""
         stream.lent = False
         self.sink.room()
+
+    def settle(self, stream: Stream) -> None:
+        """Give a stream back that was lent, and on which somebody may have put something that is in no accounts."""
+        if self._closed or self.doomed is not None:
+            return
+        with translated(), self.entered(), self.lock:
+            event = self.sleep_events.take()
+            self.native.record_event(event.handle, stream.handle)
+            self.after_event(event, lambda: self.return_stream(stream))
 
     def after_event(self, event: Event, then: Callable[[], None]) -> None:
         """Run `then` on a thread of the driver when a recorded event is over; takes over one use of the event."""
@@ -236,20 +270,14 @@ class CudaDevice(DriverDevice):
         return prepare(self, recording)
 
     def sweep(self) -> None:
-        """Destroy what finalizers left. The context is current."""
+        """Destroy what finalizers left. Under the lock, with the context current."""
         while self.garbage:
             self.garbage.popleft()()
 
-    def keep_back(self, quiet: bool) -> None:
-        """Have new work stay on the host for a while, or no longer."""
-        with self.lock:
-            self.quiet += 1 if quiet else -1
-        if not quiet:
-            self.sink.room()
-
     def trim(self) -> None:
         with translated(f"device {self.info.uri!r}"), self.entered():
-            self.sweep()
+            with self.lock:
+                self.sweep()
             self.timepoints.trim()
             self.event_pool.trim()
             self.sleep_events.trim()
@@ -278,16 +306,24 @@ class CudaDevice(DriverDevice):
             with self.entered():
                 self._release()
             self._closed = True
-            self.native.release_primary_context(self.handle)
+            if self.sleepers.awake():  # those who still sleep, for foreign work, do so in this context
+                self.native.release_primary_context(self.handle)
         except NativeError as error:
             self.doom(error)
+
+    def abandon(self) -> None:
+        # Threads that are inside of CUDA stay there: they are daemons, and the process ends without them. What they
+        # must not do is take the end of CUDA for a lost device, or begin something new.
+        self.sleepers.abandon()
 
     def _release(self) -> None:
         for graph in tuple(self.graphs):
             graph.release()  # of command buffers that outlive the device
-        self.sweep()
+        with self.lock:
+            self.sweep()
         self.code.leave(self)
-        self._destroy_streams()
+        if self._words_block is not None:
+            self._destroy_streams()
         self.timepoints.trim(0)
         self.event_pool.trim(0)
         self.sleep_events.trim(0)
@@ -297,9 +333,11 @@ class CudaDevice(DriverDevice):
         if block is not None:
             self._page_locked.give(block)
         self._pool.close()
-        stream, self.memory_stream = self.memory_stream, 0
-        if stream:
-            self.native.destroy_stream(stream)
+        for name in ("_import_stream", "memory_stream"):
+            stream = getattr(self, name)
+            if stream:
+                setattr(self, name, 0)
+                self.native.destroy_stream(stream)
 
     def _destroy_streams(self) -> None:
         last = memoryview(array("Q", self.words))

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 COUNTS = 12
 """Three times 32 bits."""
 
+TOGETHER = 64
+"""So many are read together at most: each takes a place of the stream for its counts, and one for its launch."""
+
 
 class Part(NamedTuple):
     """Commands without a split, prepared, or None; and the indirect dispatches behind them."""
@@ -75,7 +78,8 @@ def split(commands: Sequence[Command]) -> list[tuple[list[int], tuple[DispatchIn
     together: dict[int, DispatchIndirect] = {}
     for index, command in enumerate(commands):
         work = command.work
-        if together and not (isinstance(work, DispatchIndirect) and together.keys().isdisjoint(command.after)):
+        joins = isinstance(work, DispatchIndirect) and together.keys().isdisjoint(command.after)
+        if together and not (joins and len(together) < TOGETHER):
             parts.append((plain, tuple(together.values())))
             plain, together = [], {}
         if isinstance(work, DispatchIndirect):
@@ -119,11 +123,27 @@ class Run:
         self._begun = False
         self._error: BaseException | None = None
         self._counts: LockedBlock | None = None
+        self._stream: Stream | None = None
         self._lent: LentStream | None = None
 
-    def start(self, stream: Stream) -> None:
+    def borrow(self) -> bool:
+        """Have a stream for itself, until its end. False: there is none now."""
+        device = self._device
+        with device.entered(), device.lock:
+            stream = self._stream = device.spare_stream()
+            if stream is not None:
+                stream.lent = True  # not before: whoever has one gives it back
+        return stream is not None
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None:  # interrupted before it began; or the device is closed
+            stream.lent = False
+
+    def start(self) -> None:
         """Hand it to the driver's threads."""
-        self._lent = LentStream(stream)
+        assert self._stream is not None
+        self._lent = LentStream(self._stream)
         try:
             self._ticket.taken = True
             self._device.sleepers.run(self._begin)
@@ -214,6 +234,7 @@ class Run:
         self._error = None
         if self._counts is not None:
             self._device.default_pool.page_locked.give(self._counts)
+        self._stream = None
         self._device.return_stream(stream.stream)
         self._device.sink.finished(ticket, error)
 
@@ -229,7 +250,7 @@ def _check(work: DispatchIndirect, groups: tuple[int, int, int]) -> None:
 def take(device: CudaDevice, ticket: Ticket, parts: Sequence[Part], table: Sequence[Span]) -> bool:
     """Begin an execution on a stream that is lent for it. False: there is none now."""
     run = Run(device, ticket, parts, table)
-    stream = device.borrow_stream()
-    if stream is not None:
-        run.start(stream)
-    return stream is not None
+    lent = run.borrow()
+    if lent:
+        run.start()
+    return lent

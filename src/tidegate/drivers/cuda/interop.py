@@ -10,14 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidegate._core import process
 from tidegate._core.arming import promise_for
+from tidegate._core.background import reaper
 from tidegate._core.queue import Queue
 from tidegate._core.semaphore import Semaphore
-from tidegate.driver import EpochTimeline, Interop, Mark, Storage, Ticket, Work
-from tidegate.errors import FailedPreconditionError, ResourceExhaustedError
+from tidegate.driver import (
+    DispatchIndirect,
+    Download,
+    DriverQueue,
+    EpochTimeline,
+    Interop,
+    Mark,
+    Storage,
+    Ticket,
+    Update,
+    Upload,
+    Work,
+)
+from tidegate.errors import FailedPreconditionError, UnsupportedError
 
-from ._errors import translate, translated
+from ._errors import is_loss, translate, translated
 from ._native import NativeError
+from .encoding import REPORTED
+from .indirect import SplitCommandBuffer
 from .queue import CudaQueue
 from .stream import BUDGET, Stream
 
@@ -30,6 +46,8 @@ if TYPE_CHECKING:
 
 _CUDA = 2
 _LEGACY = 1
+_BY_STREAM = (Update, Upload, Download)
+"""What of the work of a foreign lane goes by its stream, although threads of the driver would be faster."""
 
 
 def stream_handle(stream: object) -> int:
@@ -72,22 +90,27 @@ class ForeignStorage(Storage):
 class StreamQueue(CudaQueue):
     """A queue that puts all its work on one stream.
 
-    A foreign stream has other users, whose work is in nobody's accounts here, so only a few places of it are taken. One
-    of our own is lent for one submission: somebody else has it wait for something foreign first, so nobody else may put
-    anything there before that is over.
+    A foreign stream has other users, whose work is in nobody's accounts here, so only a few places of it are taken;
+    what the driver's own threads would do elsewhere goes there too, or is refused. One of our own is lent for one
+    submission: somebody else has it wait for something foreign first, so nobody else may put anything there before that
+    is over.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, foreign: bool) -> None:
         super().__init__(device, 0)
+        self._process = process.here
         self._one = stream
         self._budget = BUDGET // 4 if foreign else BUDGET
+        self._reported = {kind: take for kind, take in REPORTED.items() if kind not in _BY_STREAM}
         self._lent = stream.lent = not foreign
 
     def __del__(self) -> None:
-        if getattr(self, "_lent", False):
-            self._one.lent = False
+        if getattr(self, "_lent", False) and not self._process.forked and not self._process.exiting:
+            reaper.leave(self._device.settle, self._one)
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
+        if isinstance(work, DispatchIndirect) or isinstance(getattr(work, "prepared", None), SplitCommandBuffer):
+            raise UnsupportedError("an indirect dispatch cannot go onto a stream of another library: use a queue")
         taken = super().issue(ticket, work, waits)
         if taken and self._lent:
             self._one.parked_until = self._one.issued
@@ -105,6 +128,34 @@ class StreamQueue(CudaQueue):
     def _choose(self, open_waits: list[tuple[Any, int]]) -> Stream | None:
         self._one.collect(BUDGET)
         return self._one if self._one.places < self._budget else None
+
+
+class ImportQueue(DriverQueue):
+    """For an import when no stream can be lent: on one that such imports share, with a thread that sleeps for each.
+
+    A stream for each would take all of the device's hardware queues, and hold up everything. So one import may have to
+    wait for those before it.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self.stream = device.import_stream()
+
+    def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
+        if waits:
+            return False
+        device = self._device
+        with translated(), device.entered():
+            event = CudaEvent(device, device.event_pool.take())
+            device.native.record_event(event.handle, self.stream)
+        follow = _Report(device, event, ticket)
+        try:
+            ticket.taken = True
+            device.sleepers.run(follow)
+        except BaseException:
+            device.sleepers.run(follow)  # an interrupt may have come before or behind; who reports twice is not heard
+            raise
+        return True
 
 
 class CudaInterop(Interop):
@@ -132,15 +183,13 @@ class CudaInterop(Interop):
     def adopt(self, address: int, nbytes: int, keep: object) -> Storage:
         return ForeignStorage(address, nbytes, keep)
 
-    def stream_queue(self, stream: object = None) -> StreamQueue:
+    def stream_queue(self, stream: object = None) -> StreamQueue | ImportQueue:
         device = self._device
         with translated(), device.entered(), device.lock:
             if stream is not None:
                 return StreamQueue(device, device.foreign_stream(stream_handle(stream)), foreign=True)
-            own = device.empty_stream(0)
-            if own is not None:
-                return StreamQueue(device, own, foreign=False)
-        raise ResourceExhaustedError(f"device {device.info.uri!r}: all streams are busy")
+            own = device.spare_stream()
+            return ImportQueue(device) if own is None else StreamQueue(device, own, foreign=False)
 
     # For `tidegate.lowlevel` -----------------------------------------------------------------------------------------
 
@@ -165,7 +214,7 @@ class CudaInterop(Interop):
         event = event_handle(given)
         semaphore = Semaphore(label="foreign event")
         with translated("a foreign event cannot be waited for"), device.entered(), device.lock:
-            stream = device.empty_stream(0) if device.may_park() else None
+            stream = device.spare_stream()
             port = None if stream is None else StreamQueue(device, stream, foreign=False)
             if port is not None:
                 device.native.wait_event(port.stream, event)
@@ -178,10 +227,10 @@ class CudaInterop(Interop):
     def position_of(self, owner: Device, stream: object) -> Timepoint:
         """Return a timepoint that is reached when what is on a foreign stream now is over."""
         device = self._device
-        event = device.event_pool.take()
         with translated("a foreign stream cannot be followed"), device.entered():
+            event = CudaEvent(device, device.event_pool.take())
             device.native.record_event(event.handle, stream_handle(stream))
-        return self.timepoint_of(owner, CudaEvent(device, event))
+        return self.timepoint_of(owner, event)
 
 
 class _Follow:
@@ -198,8 +247,23 @@ class _Follow:
             self._device.sleepers.sleep_for(self._event)
         except NativeError as error:
             self._semaphore.fail(translate(error, "the foreign event failed"))
-            raise
-        self._semaphore.signal(1)
+            if is_loss(error):
+                raise
+        else:
+            self._semaphore.signal(1)
+
+
+class _Report:
+    """Sleeps for an event of ours behind something foreign, and reports."""
+
+    def __init__(self, device: CudaDevice, event: CudaEvent, ticket: Ticket) -> None:
+        self._device = device
+        self._event = event
+        self._ticket = ticket
+
+    def __call__(self) -> None:
+        self._device.sleepers.sleep_for(self._event.handle)
+        self._device.sink.finished(self._ticket)
 
 
 class CudaEvent:

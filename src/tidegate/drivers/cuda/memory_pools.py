@@ -210,9 +210,10 @@ class CudaPool(DriverPool):
     def take_back(self, departure: Departure) -> None:
         """Note what nobody refers to any more. Called by finalizers."""
         self._returned.append(departure)
+        if self._process.forked or self._process.exiting:
+            return
         if self._closed:
-            if not self._process.forked and not self._process.exiting:
-                reaper.leave(self._end_late)
+            reaper.leave(self._end_late)
             return
         sink = getattr(self._device, "sink", None)
         if sink is not None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tidegate._core import process
 from tidegate._core.background import reaper
 
 from ._native import Native, NativeError
@@ -96,6 +97,7 @@ class PageLocked:
     def __init__(self, native: Native, device: int) -> None:
         self._native = native
         self._device = device
+        self._process = process.here
         self._context = 0
         self._lock = threading.RLock()
         self._kept: dict[int, list[int]] = {}
@@ -206,7 +208,8 @@ class PageLocked:
     def unregister(self, locking: Locking) -> None:
         """End one use. Callable from finalizers."""
         self._returned.append(locking)
-        reaper.leave(self.release)
+        if not self._process.forked and not self._process.exiting:
+            reaper.leave(self.release)
 
     def is_locked(self, address: int, nbytes: int) -> bool:
         """Whether CUDA may copy from or to this host memory on its own."""
@@ -308,20 +311,31 @@ def open_devices() -> list[CudaDevice]:
         return sorted((device for device in _open if device.doomed is None), key=id)
 
 
-def at_rest(then: Callable[[], None]) -> None:
-    """Call `then` while no open device has work in flight and none can begin any; not at all if one has."""
-    _all_locked(open_devices(), then)
+def at_rest(then: Callable[[], None]) -> bool:
+    """Call `then` while no open device has work in flight and none can begin any; if one has, return False."""
+    with _table:  # a device that is opened meanwhile waits
+        return _all_locked(open_devices(), then)
 
 
-def _all_locked(devices: list[CudaDevice], then: Callable[[], None], held: int = 0) -> None:
-    if held < len(devices):
-        with devices[held].lock:
-            if not busy(devices[held]):
-                _all_locked(devices, then, held + 1)
-    else:
+def _all_locked(devices: list[CudaDevice], then: Callable[[], None], held: int = 0) -> bool:
+    if held == len(devices):
         then()
+        return True
+    with devices[held].lock:
+        return not busy(devices[held]) and _all_locked(devices, then, held + 1)
 
 
 def busy(device: CudaDevice) -> bool:
     """Whether a device has work in flight."""
     return device.transfers.busy or any(stream.lent or not stream.idle for stream in device.all_streams())
+
+
+def _renew_in_child() -> None:
+    """In a forked child there is none of this: another thread of the parent may have had the lock."""
+    _table._at_fork_reinit()  # type: ignore[attr-defined]
+    _open.clear()
+    _reserves.clear()
+    _lingering.clear()
+
+
+process.in_child(_renew_in_child)

@@ -34,6 +34,9 @@ class CudaQueue(DriverQueue):
 
     """
 
+    _reported = REPORTED
+    """What goes to threads of the driver instead of a stream."""
+
     def __init__(self, device: CudaDevice, priority: int) -> None:
         self._device = device
         self._priority = priority
@@ -45,15 +48,16 @@ class CudaQueue(DriverQueue):
             return False
         kind = type(work)
         open_waits: Waits = [wait for wait in waits if wait[0].reached < wait[1]] if waits else []
-        if not waits:  # what is reached but not retired may still have failed, and nobody would ask again
-            take = REPORTED.get(kind)
-            if take is not None:
-                taken = take(device, ticket, work)
-                if taken is not None:
-                    return taken
         submit = device.submit
-        pushed = submit.enter(device.context)
+        pushed = False
         try:
+            if not waits:  # what is reached but not retired may still have failed, and nobody would ask again
+                take = self._reported.get(kind)
+                if take is not None:
+                    taken = take(device, ticket, work)
+                    if taken is not None:
+                        return taken
+            pushed = submit.enter(device.context)
             with device.lock:
                 if device.garbage:
                     device.sweep()
@@ -90,7 +94,8 @@ class CudaQueue(DriverQueue):
             may_park = self._device.may_park()
         if may_park:
             for stream, epoch in open_waits:
-                if epoch == stream.issued and stream.places < BUDGET and not stream.lent:
+                mine = stream.priority == self._priority and not stream.lent  # and no other library's
+                if mine and epoch == stream.issued and stream.places < BUDGET:
                     return stream  # type: ignore[no-any-return]
         return self._device.empty_stream(self._priority) if self._device.may_park() else None
 

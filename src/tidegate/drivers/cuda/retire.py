@@ -6,7 +6,8 @@ no thread is awake and none is in CUDA. No code of ours ever runs on a thread of
 
 An event to sleep for can only be recorded behind the last submission of a stream. For an earlier one there are a few
 streams of their own, which wait for its plain event and then record one to sleep for. They stand parked meanwhile, so
-they are few; when all are taken, a thread looks again and again, with pauses.
+they are few; when all are taken, a thread looks again and again, with pauses that grow: there may be many such threads,
+and each look takes the GIL.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from tidegate._core import process
 from tidegate._core.background import report_unraisable
 
 from ._native import NativeError
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 1.0
 _PAUSE = 0.0002
+_LONGEST_PAUSE = 0.01
 
 SIDES = 4
 """Streams for those who sleep for an epoch that is not the last one."""
@@ -44,6 +47,7 @@ class Sleepers:
         self._lock = threading.RLock()
         self._idle = 0
         self._threads: list[threading.Thread] = []
+        self._left: list[threading.Thread] = []
         self._stopped = False
         self._sides: list[int] = []
         self._made = 0
@@ -61,20 +65,28 @@ class Sleepers:
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name="tidegate-cuda-retire", daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not process.here.exiting:
+                raise
+        else:
+            self._threads.append(thread)
 
     def _work(self) -> None:
-        native = self._device.native
-        native.push_context(self._device.context)
+        entered = False
         while True:
             task = self._tasks.get()
             if task is None:
                 return
             try:
+                if not entered:
+                    self._device.native.push_context(self._device.context)
+                    entered = True
                 task()
             except NativeError as error:
-                self._device.lose(error)
+                if not self._stopped:  # CUDA ends with the process, and events with their device
+                    self._device.lose(error)
             except BaseException as error:
                 report_unraisable(error, self)
             del task
@@ -102,8 +114,7 @@ class Sleepers:
                 alarm = device.sleep_events.take()
                 device.native.record_event(alarm.handle, side)
         if side is None:
-            while not device.native.event_over(event):
-                time.sleep(_PAUSE)
+            self._look_for(event)
             return
         try:
             device.native.synchronize_event(alarm.handle)
@@ -111,6 +122,12 @@ class Sleepers:
             with device.lock:
                 device.sleep_events.give(alarm)
                 self._sides.append(side)
+
+    def _look_for(self, event: int) -> None:
+        pause = _PAUSE
+        while not self._device.native.event_over(event):
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _side_stream(self) -> int | None:
         if self._sides:
@@ -142,6 +159,17 @@ class Sleepers:
             threads, self._threads = self._threads, []
             for _ in threads:
                 self._tasks.put(None)
+            self._left += threads
+        limit = time.monotonic() + _PATIENCE
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(_PATIENCE)
+                thread.join(max(0.0, limit - time.monotonic()))
+
+    def awake(self) -> bool:
+        """Whether all threads have ended that were stopped."""
+        me = threading.current_thread()
+        return not any(thread.is_alive() for thread in self._left if thread is not me)
+
+    def abandon(self) -> None:
+        """Begin nothing any more."""
+        self._stopped = True

@@ -1,8 +1,9 @@
 """The staging ring: small host data on its way to a device and back (M28).
 
 CUDA copies on its own only from and to page-locked memory. Small data goes through a ring of it: it is copied there
-when its submission is issued, or out of it when that is over, and the space comes back with each submission. Large data
-goes through the transfer engine.
+when its submission is issued, or out of it when that is over, and the space comes back with each submission. What
+finds no room there gets page-locked memory of its own: it must not wait for others (M15, M28). Large data goes through
+the transfer engine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ._errors import OUT_OF_MEMORY
+from ._native import NativeError
 from .encoding import NotNow
 from .gaps import Gaps, Piece
 from .page_locked import LockedBlock, PageLocked, reserve_of
@@ -24,6 +27,8 @@ __all__ = ["StagingPiece", "StagingRing", "TransferEngine"]
 
 CAPACITY = 4 << 20
 ALIGNMENT = 64
+SHARE = 64 << 10
+"""So much of the ring may one have."""
 
 
 class StagingPiece:
@@ -51,6 +56,34 @@ class StagingPiece:
             return  # interrupted in the constructor
         if lost:
             self._ring.notes.append(self._piece)
+
+
+class SpilledPiece:
+    """Page-locked memory of its own, used as a piece of the ring is."""
+
+    __slots__ = ("_block", "_page_locked", "address", "bytes")
+
+    def __init__(self, page_locked: PageLocked, nbytes: int) -> None:
+        self._page_locked = page_locked
+        self._block: LockedBlock | None = None
+        block = self._block = page_locked.take(nbytes)
+        self.address = block.address
+        self.bytes = memoryview((ctypes.c_uint8 * nbytes).from_address(block.address)).cast("B")
+
+    def release(self) -> None:
+        """Give it back. Again: nothing."""
+        if self._block is not None:
+            self._page_locked.give(self._block)  # again after an interrupt here: a block is put away only once
+            self._block = None
+
+    def __del__(self) -> None:
+        try:
+            self.release()
+        except AttributeError:
+            return  # interrupted in the constructor
+
+
+AnyPiece = StagingPiece | SpilledPiece
 
 
 class StagingRing:
@@ -98,12 +131,33 @@ class StagingRing:
             staged.address = block.address + piece.begin
             return staged
 
-    def stage(self, data: Any) -> StagingPiece:
+    def stage(self, data: Any) -> AnyPiece:
         """Reserve room for bytes and put them there."""
         view = memoryview(data)
-        piece = self.take(view.nbytes)
+        piece = self.reserve(view.nbytes)
         piece.bytes[:] = view
         return piece
+
+    def reserve(self, nbytes: int) -> AnyPiece:
+        """Reserve, in the ring if it has room and that is not too much for one. The context is current.
+
+        Raises:
+            NotNow: there is no memory.
+
+        """
+        try:
+            return self.take(nbytes) if nbytes <= SHARE else self.spill(nbytes)
+        except NotNow:
+            return self.spill(nbytes)
+
+    def spill(self, nbytes: int) -> SpilledPiece:
+        """Return memory outside of the ring. May take a while, but waits for no work."""
+        try:
+            return SpilledPiece(self._page_locked, nbytes)
+        except NativeError as error:
+            if error.code == OUT_OF_MEMORY:
+                raise NotNow from None
+            raise
 
     def _make(self) -> LockedBlock:
         size = self._gaps.size

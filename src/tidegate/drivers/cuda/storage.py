@@ -82,7 +82,12 @@ class Block(Departure):
                 streams, self.exported = self.exported, set()
                 self.birth, self.epoch = Consumers(device, streams), 1
         birth = self.birth
-        if birth is not None and (birth.reached >= self.epoch or birth.idle):
+        if birth is not None and birth.idle and birth.reached < self.epoch and not isinstance(birth, Consumers):
+            # An interrupt came between the allocation and its epoch: nothing but the stream's end tells of it.
+            with device.entered(), device.lock:
+                birth = self.birth = Consumers(device, {birth.handle})
+                self.epoch = 1
+        if birth is not None and (birth.reached >= self.epoch or (isinstance(birth, Consumers) and birth.idle)):
             self.birth = None
 
 

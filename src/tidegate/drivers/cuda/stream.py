@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from tidegate._core.background import report_unraisable
 from tidegate.driver import EpochTimeline, Ticket
 
 from ._errors import is_loss, translate
@@ -48,13 +49,18 @@ class Stream(EpochTimeline):
         parked_until: the last epoch that waits for another stream; nothing independent goes behind it (M15).
         word: the address of its word; 0 where it has none.
         open_waits: whether the submission that is being encoded has waits that are not reached yet.
+        priority: the native priority; None for a stream of somebody else, who alone says what goes there.
+        lent: whether one user has it for itself at the moment.
 
     """
 
     takes_word = 1
 
-    def __init__(self, device: CudaDevice, handle: int, words: memoryview, index: int) -> None:
+    def __init__(
+        self, device: CudaDevice, handle: int, words: memoryview, index: int, priority: int | None = None
+    ) -> None:
         super().__init__()
+        self.priority = priority
         self.sink = device.sink
         self.device = device
         self.handle = handle
@@ -141,6 +147,12 @@ class Stream(EpochTimeline):
         with self.device.entered(), self.device.lock:
             if self._closed_epoch < self.issued:
                 self._close()
+        self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        """Tell the core, if the device is gone. Not under the lock."""
+        if self.device.doomed is not None:
+            self.device.lose(self.device.doomed)
 
     def collect(self, most: int = 8) -> None:
         """Take back what is over, a bounded number each time: every submission adds one."""
@@ -151,17 +163,24 @@ class Stream(EpochTimeline):
             point = line.popleft()
             self.places -= point.places
             self.device.timepoints.give(point)
+        if not line:
+            self.places = 0  # whatever an interrupt in the middle of this or of `_stand` has left
         if self._failures:
-            oldest = self.in_flight[0].epoch if self.in_flight else self.issued + 1
-            for epoch in [epoch for epoch in self._failures if epoch < oldest]:
-                del self._failures[epoch]
+            self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        """Let go of those that have been asked for. Others may retire at the same moment."""
+        still = [ticket.epoch for ticket in self.in_flight.copy()]
+        oldest = still[0] if still else self.issued + 1
+        for epoch in [epoch for epoch in self._failures if epoch < oldest]:
+            del self._failures[epoch]
 
     def end(self, words: memoryview) -> None:
         """The device is being closed: read the last epochs from a copy from now on."""
         self.collect(len(self._line))
         self._words = words
-        while self._alarms:
-            self.device.sleep_events.give(self._alarms.popitem()[1])
+        for epoch in [epoch for epoch in self._alarms if epoch not in self._asleep]:
+            self.device.sleep_events.give(self._alarms.pop(epoch))
 
     def event_at(self, epoch: int) -> int:
         """Return the event behind an epoch that is not over, or behind the next one that has one."""
@@ -214,15 +233,21 @@ class Stream(EpochTimeline):
         return self._failures.get(epoch)
 
     def arm(self, epoch: int) -> None:
-        with self.device.entered(), self.device.lock:
-            if self._closed_epoch < self.issued:
-                self._close()
-            heappush(self._armed, epoch)
-            if epoch == self.issued and self.reached < epoch:
-                self._alarm(epoch)
-            if self._asleep and min(self._asleep) <= epoch:
+        device = self.device
+        try:
+            with device.entered(), device.lock:
+                if self._closed_epoch < self.issued:
+                    self._close()
+                heappush(self._armed, epoch)
+                if epoch == self.issued and self.reached < epoch:
+                    self._alarm(epoch)
+                if self._asleep and min(self._asleep) <= epoch:
+                    return
+        except NativeError as error:
+            if is_loss(error):
+                device.lose(error)
                 return
-        self.device.sleepers.run(self._listen)
+        device.sleepers.run(self._listen)
 
     def _alarm(self, epoch: int) -> None:
         """Record an event to sleep for right behind the last epoch, while the stream has places for such."""
@@ -230,8 +255,8 @@ class Stream(EpochTimeline):
             self.device.sleep_events.give(self._alarms.pop(known))
         if epoch not in self._alarms and len(self._alarms) < ALARMS:
             event = self.device.sleep_events.take()
-            self._alarms[epoch] = event
             self.device.native.record_event(event.handle, self.handle)
+            self._alarms[epoch] = event  # not before: who sleeps for one that is not recorded does not sleep
 
     def _listen(self) -> None:
         """Sleep for the armed epochs, one after the other; runs on a sleeping thread."""
@@ -251,8 +276,15 @@ class Stream(EpochTimeline):
             finally:
                 with device.lock:
                     self._asleep.discard(epoch)
-            device.sink.wake(self)
-        device.sink.wake(self)
+            self._wake()
+        self._wake()
+        self._tell_loss()
+
+    def _wake(self) -> None:
+        try:
+            self.device.sink.wake(self)
+        except Exception as error:  # the later epochs that are armed must be told all the same
+            report_unraisable(error, self)
 
     def _next_armed(self) -> int | None:
         """The earliest armed epoch that is not over and that nobody sleeps for yet."""
@@ -272,12 +304,22 @@ class EventStream(Stream):
 
     @property
     def reached(self) -> int:
-        device = self.device
-        if self._found < self.issued:
-            with device.entered(), device.lock:
-                for point in self._line:
-                    if point.epoch > self._found:
-                        if not device.native.event_over(point.event.handle):
-                            break
-                        self._found = point.epoch
+        if self._found < self.issued and self.device.doomed is None:
+            try:
+                self._find()
+            except NativeError as error:  # many read this, some under locks: whoever looks next tells
+                self.device.doom(error)
         return self._found
+
+    def _find(self) -> None:
+        device = self.device
+        with device.entered(), device.lock:
+            for point in self._line:
+                if point.epoch > self._found:
+                    if not device.native.event_over(point.event.handle):
+                        break
+                    self._found = point.epoch
+
+    def advance(self) -> None:
+        super().advance()
+        self._tell_loss()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._native import Launch, Native
+from .page_locked import open_devices
 
 _STEPS = {1: "cuStreamWaitEvent", 2: "cuLaunchKernel", 3: "cuStreamWriteValue64", 4: "cuEventRecord"}
 _ADDRESSES = (
@@ -101,6 +102,12 @@ def choose(native: Native, form: str, keeps_gil: bool) -> Submit:
         from . import _submit  # type: ignore[attr-defined]
     except ImportError:
         return Submit(native)
-    if not hasattr(native, "address"):
+    if not hasattr(native, "address") or _is_taken(native):
         return Submit(native)
     return CompiledSubmit(native, _submit)
+
+
+def _is_taken(native: Native) -> bool:
+    """Whether the C module serves devices of another library: there is only one set of functions that it can call."""
+    others = [device for device in open_devices() if isinstance(device.submit, CompiledSubmit)]
+    return any(device.native is not native for device in others)

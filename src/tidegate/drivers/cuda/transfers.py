@@ -1,8 +1,10 @@
 """How memory and host data come into a submission: allocating, freeing, updates, uploads, downloads.
 
 Page-locked arrays are copied by the stream itself. Of the others, small ones go through the staging ring and large ones
-through the threads of the transfer engine. What reads host memory when it is issued must not be issued before its waits
-are over: somebody may still be writing there. So it says "not now" to open waits, and the core holds it for them.
+through the threads of the transfer engine; on a stream of another library these too by the stream, through memory of
+their own, for they must come between that library's work. What reads host memory when it is issued must not be issued
+before its waits are over: somebody may still be writing there. So it says "not now" to open waits, and the core holds
+it for them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tidegate.errors import InvalidArgumentError
 
 from .encoding import ENCODERS, NOTHING, REPORTED, Encoded, EncodedCopy, NotNow, address_of
 from .memory_pools import CudaPool, CudaStorage
-from .staging import StagingPiece
+from .staging import SHARE, AnyPiece
 from .transfer_engine import transfer_of
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-STAGED = 64 << 10
+STAGED = SHARE
 """Up to so many bytes go through the ring, on the thread that issues."""
 _TINY = 8 << 10
 """Up to so many, asking whether they are page-locked costs more than to copy them."""
@@ -114,7 +116,7 @@ class Arriving:
 
     __slots__ = ("_array", "_piece")
 
-    def __init__(self, array: Bytes, piece: StagingPiece) -> None:
+    def __init__(self, array: Bytes, piece: AnyPiece) -> None:
         self._array: Bytes | None = array
         self._piece = piece
 
@@ -132,6 +134,11 @@ def _staged(device: CudaDevice, target: int, data: Any) -> Encoded:
     return EncodedCopy(target, piece.address, piece.bytes.nbytes, piece.release)
 
 
+def _too_large(nbytes: int, stream: Stream) -> bool:
+    """Whether data is not for a stream, but for the transfer engine."""
+    return nbytes > STAGED and stream.priority is not None
+
+
 def _is_locked(device: CudaDevice, array: Bytes) -> bool:
     return device.default_pool.page_locked.is_locked(array.ctypes.data, array.nbytes)
 
@@ -139,7 +146,7 @@ def _is_locked(device: CudaDevice, array: Bytes) -> bool:
 def _encode_update(device: CudaDevice, work: Update, stream: Stream) -> Encoded:
     if not work.data:
         return NOTHING
-    if len(work.data) > STAGED:
+    if _too_large(len(work.data), stream):
         raise NotNow
     return _staged(device, address_of(work.target), work.data)
 
@@ -152,7 +159,7 @@ def _encode_upload(device: CudaDevice, work: Upload, stream: Stream) -> Encoded:
     target = address_of(work.target)
     if (nbytes > _TINY or stream.open_waits) and _is_locked(device, array):
         return EncodedCopy(target, array.ctypes.data, nbytes)
-    if nbytes > STAGED or stream.open_waits:
+    if stream.open_waits or _too_large(nbytes, stream):
         raise NotNow
     return _staged(device, target, array)
 
@@ -165,9 +172,10 @@ def _encode_download(device: CudaDevice, work: Download, stream: Stream) -> Enco
     source = address_of(work.source)
     if nbytes > _TINY and _is_locked(device, array):
         return EncodedCopy(array.ctypes.data, source, nbytes)
-    if nbytes > STAGED:
+    if _too_large(nbytes, stream):
         raise NotNow
-    piece = device.staging.take(nbytes)
+    # What waits on a stream may wait for long, and takes no more than the ring has.
+    piece = device.staging.take(nbytes) if stream.open_waits else device.staging.reserve(nbytes)
     return EncodedCopy(piece.address, source, nbytes, Arriving(array, piece).over)
 
 

@@ -111,7 +111,7 @@ def translate(source: str, name: str) -> tuple[str, dict[str, tuple[int, int]]]:
     if _ASM.search(_TIMER.sub("", bare)):
         raise CompilerError(f"{name}: error: inline PTX is not in the simulation")
     found = list(_ENTRY.finditer(bare))
-    ends = [*(match.start() for match in found[1:]), len(bare)]
+    ends = [*(match.start() for match in found[1:]), len(bare)][: len(found)]
     entries = {
         match[2]: (int(match[1] or 1024), _shared(bare[match.end() : end]))
         for match, end in zip(found, ends, strict=True)

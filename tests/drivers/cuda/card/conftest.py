@@ -16,7 +16,7 @@ import tidegate as tg
 from tidegate.conformance.latches import Latch, block_by_watched_memory
 from tidegate.testing import register_cuda_simulated
 
-from .programs import REAL, SIMULATED, LIMIT, spin, touch
+from .programs import LIMIT, REAL, SIMULATED, spin, touch
 
 
 def why_no_card() -> str:

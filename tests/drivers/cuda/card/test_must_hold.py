@@ -88,7 +88,9 @@ COUNTED = {kernels, updates, graphs}
 
 @pytest.mark.rules("M14", "M15")
 @pytest.mark.parametrize(
-    "work", [kernels, updates, fills_that_all_wait_for_the_kernel, downloads, graphs, beside_it], ids=lambda f: f.__name__
+    "work",
+    [kernels, updates, fills_that_all_wait_for_the_kernel, downloads, graphs, beside_it],
+    ids=lambda f: f.__name__,
 )
 def test_thousands_of_submissions_return_at_once_and_other_threads_run_on(
     device: tg.Device, latch: Latch, driver: str, measured: Callable[..., None], work: Any
