@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 from ..driver import DriverDevice, EpochTimeline
 from ..errors import (
@@ -34,6 +35,8 @@ from .timeline import TimelineState
 
 _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
+_AHEAD = 64
+"""How far is looked among what was put off."""
 
 
 class Sink:
@@ -189,33 +192,54 @@ class Workload:
 
     def _after_retirement(self) -> None:
         """Something ended, so there may be room: try what was put off or starves."""
-        while self._issue_next():
+        refused: set[object] = set()
+        while self._issue_next(refused):
             pass
         self._starvation.retry()
         with core_lock:
             self._attention = bool(self._backlog or self._starvation)
 
-    def _issue_next(self) -> bool:
-        """Try the oldest that was put off. False: there is none, or still no room."""
+    def _issue_next(self, refused: set[object] | None = None) -> bool:
+        """Try the oldest that was put off, of a kind that was not `refused` before. False: none is left to try."""
+        refused = set() if refused is None else refused
         submission: Submission | None = None
+        place = -1
         taken = False
         retired = self._retired
         try:
             with core_lock:
-                if not self._backlog:
+                place = self._next_place_locked(refused)
+                if place < 0:
                     return False
-                submission = self._backlog[0]
-                del self._backlog[0]
+                submission = self._backlog[place]
+                del self._backlog[place]
             taken = submission._stage == RETIRED or issue(submission, ())
         finally:
             # Also after an interrupt: what is neither taken nor over goes back to its place.
             if submission is not None and not taken and submission._stage != RETIRED and not submission.taken:
                 with core_lock:
-                    self._backlog.appendleft(submission)
+                    self._backlog.insert(place, submission)
                     self._issued.pop(submission, None)
                 self._arm_for_room()
-        # Who ended something meanwhile found nothing put off here, and will not come again.
-        return taken or self._retired != retired
+        if taken:
+            return True
+        if self._retired != retired:
+            refused.clear()  # who ended something meanwhile found nothing put off here, and will not come again
+            return True
+        refused.add(_kind_of(submission))
+        with core_lock:
+            return self._next_place_locked(refused) >= 0
+
+    def _next_place_locked(self, refused: set[object]) -> int:
+        """Where the oldest stands that was put off and is not of a refused kind; -1: nowhere.
+
+        What one kind of work lacks, another may not need, and it must not wait for that (M15). Only so far ahead: when
+        very much of one kind is put off, what stands behind that waits with it.
+        """
+        if not refused:
+            return 0 if self._backlog else -1
+        ahead = list(islice(self._backlog, _AHEAD))
+        return next((place for place, one in enumerate(ahead) if _kind_of(one) not in refused), -1)
 
     def _why_not_issued(self, submission: Submission) -> str:
         if submission in self._starvation.submissions():
@@ -227,6 +251,12 @@ class Workload:
         self._poller.timelines.add(timeline)
         if submission.epoch % _HOUSEKEEPING == 0:
             arm_submission(submission)
+
+
+def _kind_of(submission: Submission) -> object:
+    """What decides whether a device has room: which work, and where it goes."""
+    work = submission._work
+    return submission._queue._port, work.__class__, getattr(work, "prepared", None).__class__
 
 
 def _waiting_for_locked(producer: Submission) -> list[Submission]:

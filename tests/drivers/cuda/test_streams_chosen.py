@@ -150,3 +150,22 @@ def test_more_indirect_dispatches_than_a_stream_has_places_leave_room_on_it() ->
         assert found.native.violations == []
         with gate.target.map() as data:
             assert data.view(np.uint32)[0] == 1100
+
+
+def test_what_finds_no_stream_to_borrow_does_not_hold_up_what_needs_none() -> None:
+    with bench() as found:
+        gate, target = Gate(found), found.shared()
+        lent = [found.queue.execute(commands) for commands in [gate.record(1) for _ in range(20)]]
+        until(lambda: len(found.device._backlog) == 20 - found.driver._max_streams // 2)
+        with found.device.record() as plain:
+            plain.fill(target, 3)
+        keeper = object()
+        found.driver.quiet.add(keeper)
+        ready = [found.queue.fill(target, 1), found.queue.execute(plain)]
+        assert not any(work.taken for work in ready)
+        found.driver.quiet.discard(keeper)
+        found.driver.sink.room()
+        tg.wait_all(ready, LIMIT)
+        assert not any(work.done for work in lent)
+        gate.open()
+        tg.wait_all(lent, LIMIT)

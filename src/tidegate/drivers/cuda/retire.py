@@ -46,6 +46,7 @@ class Sleepers:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._lock = threading.RLock()
         self._idle = 0
+        self._coming: set[Task] = set()
         self._threads: list[threading.Thread] = []
         self._left: list[threading.Thread] = []
         self._stopped = False
@@ -57,11 +58,14 @@ class Sleepers:
         with self._lock:
             if self._stopped:
                 return
+            if task in self._coming:
+                return  # it has not begun, and looks at all there is when it does
             if self._idle > 0:
                 self._idle -= 1
             else:
                 self._start()
             self._tasks.put(task)
+            self._coming.add(task)  # not before: what an interrupt keeps from being put must not count as coming
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._work, name="tidegate-cuda-retire", daemon=True)
@@ -79,6 +83,8 @@ class Sleepers:
             task = self._tasks.get()
             if task is None:
                 return
+            with self._lock:
+                self._coming.discard(task)
             try:
                 if not entered:
                     self._device.native.push_context(self._device.context)

@@ -55,7 +55,7 @@ class Bench:
 
     def refused(self) -> None:
         with pytest.raises(tg.ResourceExhaustedError):
-            self.device.allocate(1 << 50)
+            self.device.allocate(4 * self.device.info.memory_bytes)
         with pytest.raises(tg.CompileError):
             self.device.load("no such code")
 

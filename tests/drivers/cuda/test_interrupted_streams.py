@@ -1,0 +1,158 @@
+"""Interrupts in the middle of what the driver does with its streams: no epoch stays open, no place stays taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tidegate as tg
+from tidegate.conformance.interrupts import interrupted_at
+from tidegate.drivers.cuda.stream import Stream
+
+from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
+
+
+@pytest.fixture(params=[{}, {"epochs": "events"}, {"submit": "python"}], ids=str)
+def found(request: pytest.FixtureRequest) -> Iterator[SimulatedBench]:
+    with bench(request.param) as made:
+        yield made
+        assert made.native.violations == []
+
+
+def _everywhere(once: Callable[[], object], check: Callable[[], None], most: int = 2000) -> int:
+    """Do something again and again, interrupted at one place after the other, until it comes through."""
+    for step in range(1, most):
+        with interrupted_at(step) as interruption:
+            once()
+        check()
+        if not interruption.fired:
+            return step
+    raise AssertionError("it never came through")
+
+
+def _at_rest(found: SimulatedBench) -> None:
+    """Everything is over, and nothing is left of it."""
+    found.queue.fill(found.shared(16), 1).wait(LIMIT)
+    for stream in found.driver.all_streams():
+        until(lambda stream=stream: stream.advance() or stream.idle)  # type: ignore[misc]
+        with found.driver.entered(), found.driver.lock:
+            stream.collect(1000)
+        assert stream._closed_epoch == stream.issued
+        assert stream.places == 0
+        assert not stream.lent
+
+
+def test_a_submission_interrupted_anywhere_leaves_its_stream_in_order(found: SimulatedBench) -> None:
+    touch, target = found.device.load(TOUCH)["touch"], found.device.allocate(64)
+
+    def once() -> None:
+        found.queue.dispatch(touch, (1, 1, 1), bindings=[target])
+
+    assert _everywhere(once, lambda: _at_rest(found)) > 10
+
+
+def test_a_thread_that_begins_to_listen_is_interrupted_anywhere_and_the_next_one_is_told(
+    found: SimulatedBench,
+) -> None:
+    def check() -> None:
+        assert found.device.health is tg.Health.OK
+
+    for step in range(1, 500):
+        latch, blocked = found.latch()
+        assert isinstance(blocked.timeline, Stream)
+        with interrupted_at(step) as interruption:
+            blocked.timeline.arm(blocked.epoch)
+        point = tg.Semaphore()
+        found.queue.barrier(wait=blocked, signal=point.at(1))
+        latch.open()
+        point.wait(1, LIMIT)
+        check()
+        if not interruption.fired:
+            break
+    assert step > 5
+    _at_rest(found)
+
+
+def test_who_sleeps_for_an_alarm_that_was_interrupted_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that was never recorded is over: a thread would come back from it at once, again and again."""
+    with bench() as found:
+        latch, blocked = found.latch()
+        record, left = found.native.record_event, [KeyboardInterrupt()]
+
+        def interrupted(event: int, stream: int) -> None:
+            if left:
+                raise left.pop()
+            record(event, stream)
+
+        monkeypatch.setattr(found.native, "record_event", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            blocked.timeline.arm(blocked.epoch)
+        assert blocked.timeline._alarms == {}
+        woken: list[Any] = []
+        wake = blocked.timeline._wake
+        monkeypatch.setattr(blocked.timeline, "_wake", lambda: (woken.append(None), wake()))
+        with pytest.raises(tg.DeadlineExceededError):
+            blocked.wait(0.05)
+        assert woken == []
+        latch.open()
+        blocked.wait(LIMIT)
+
+
+def test_places_that_an_interrupt_left_wrong_are_right_again_when_the_stream_is_empty() -> None:
+    with bench() as found:
+        target = found.shared()
+        found.queue.fill(target, 1).wait(LIMIT)
+        (stream,) = [each for each in found.driver.all_streams() if each.issued]
+        stream.places += 300
+        found.queue.fill(target, 1).wait(LIMIT)
+        found.queue.fill(target, 1).wait(LIMIT)
+        with found.driver.lock:
+            stream.collect()
+        assert stream.places == 0
+
+
+def test_failures_are_forgotten_while_others_retire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that issues and one that retires look at the same line of tickets."""
+    with bench() as found:
+        found.queue.fill(found.shared(), 1).wait(LIMIT)
+        (stream,) = [each for each in found.driver.all_streams() if each.issued]
+        stream._failures[1] = ValueError("old")
+
+        class Vanishing(type(stream.in_flight)):  # type: ignore[misc]
+            """Is empty by the time somebody takes the first."""
+
+            def __bool__(self) -> bool:
+                return True
+
+        monkeypatch.setattr(stream, "in_flight", Vanishing())
+        with found.driver.lock:
+            stream.collect()
+        assert stream._failures == {}
+
+
+def test_finalizers_of_several_threads_leave_no_gap_in_the_garbage() -> None:
+    with bench() as found:
+        driver = found.driver
+        done: list[int] = []
+        for number in range(100):
+            driver.garbage.append(lambda number=number: done.append(number))  # type: ignore[misc]
+        found.device.trim()
+        assert done == list(range(100))
+
+
+def test_an_upload_that_is_interrupted_anywhere_gives_its_room_back(found: SimulatedBench) -> None:
+    target, data = found.device.allocate(256), np.ones(256, np.uint8)
+    found.queue.upload(data, target).wait(LIMIT)
+    whole = found.driver.staging.free
+
+    def once() -> None:
+        found.queue.upload(data, target)
+
+    def check() -> None:
+        _at_rest(found)
+        until(lambda: found.driver.staging.free == whole)
+
+    assert _everywhere(once, check) > 10
