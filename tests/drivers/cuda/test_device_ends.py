@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from array import array
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tidegate._core.background import reaper
 from tidegate.drivers.cuda import page_locked
 from tidegate.drivers.cuda._native import NativeError
 
-from .simulated_bench import LIMIT, TOUCH, bench, until
+from .simulated_bench import LIMIT, bench, until
 
 
 def test_closing_beside_a_thread_that_sleeps_for_a_foreign_event_keeps_the_context(
@@ -95,7 +96,7 @@ def test_closing_that_was_interrupted_goes_on_where_it_was(monkeypatch: pytest.M
             patch.setattr(driver._page_locked, "give", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 driver.close()
-        driver.words[:] = memoryview(np.full(len(driver.words), 77, np.uint64))  # it is somebody else's now
+        driver.words[:] = memoryview(array("Q", [77] * len(driver.words)))  # it is somebody else's now
         driver.close()
         assert stream.reached == stream.issued
 
@@ -117,7 +118,7 @@ print("out")
 """
 
 _IN_FLIGHT = {
-    "a sleeper": "tg.Semaphore\ntry:\n    blocked.wait(0.05)\nexcept tg.DeadlineExceededError:\n    pass",
+    "a sleeper": "try:\n    blocked.wait(0.05)\nexcept tg.DeadlineExceededError:\n    pass",
     "a callback": "done = tg.Semaphore()\ndone.at(1).add_callback(lambda *_: None)\n"
     "device.queue().barrier(wait=blocked, signal=done.at(1))",
     "a foreign stream": "points = [lowlevel.from_cuda_stream(device, 1) for _ in range(30)]",
@@ -141,7 +142,6 @@ def test_a_forked_child_finds_no_lock_taken_and_leaves_the_parents_memory_alone(
         latch, _ = found.latch()
         wrapped = found.driver.wrap(np.zeros(8192, np.uint8))
         storage = found.device.allocate(4096)
-        found.device.load(TOUCH) if False else None
         found.device._attention = True
         with page_locked._table, found.driver.lock:
             child = os.fork()

@@ -119,6 +119,8 @@ class CudaDevice(DriverDevice):
         self.counts: dict[str, int] = {}
         self.quiet: set[object] = set()
         """Who wants new work to stay on the host for a while: see `code`."""
+        self.peers = 1
+        """How many devices are open on this GPU."""
         self._loader = loader
         self._max_streams = max(4, min(STREAMS, connections - _OTHER_STREAMS))
         self._streams: dict[int, list[Stream]] = {}
@@ -206,10 +208,11 @@ class CudaDevice(DriverDevice):
     def may_park(self) -> bool:
         """Whether one more stream may be lent or wait for another. The caller holds the lock.
 
-        Never more than half of them: there must be some left for what is independent of all that (M15).
+        Never more than half of them: there must be some left for what is independent of all that (M15). Devices that
+        are open on one GPU share its hardware queues, and so that half.
         """
         taken = sum(stream.lent or stream.parked for stream in self.all_streams())
-        return taken < self._max_streams // 2
+        return taken < max(1, self._max_streams // (2 * self.peers))
 
     def spare_stream(self) -> Stream | None:
         """Return an empty stream that may be lent; None if there is none now. The caller holds the lock."""

@@ -297,12 +297,20 @@ def join(device: CudaDevice) -> None:
     """A device is open: from now on it may have work in flight."""
     with _table:
         _open.add(device)
+        _count_peers()
 
 
 def forget(device: CudaDevice) -> None:
     """A device is being closed: nothing is in flight on it, and nothing will be."""
     with _table:
         _open.discard(device)
+        _count_peers()
+
+
+def _count_peers() -> None:
+    """Tell each how many are open on its GPU."""
+    for device in _open:
+        device.peers = sum(other.ordinal == device.ordinal for other in _open)
 
 
 def open_devices() -> list[CudaDevice]:

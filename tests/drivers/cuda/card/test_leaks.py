@@ -129,6 +129,8 @@ def resident_mib() -> float:
 
 
 def test_a_great_many_submissions_leave_nothing_behind(device: tg.Device, measured: Callable[..., None]) -> None:
+    if "simulated" in device.info.uri:
+        pytest.skip("the simulation keeps objects of its own, so the census is not steady on it")
     bench = Bench(device)
     bench.work(min(SUBMISSIONS, 8000))
     before, known, resident = native_state(device), objects(), resident_mib()
