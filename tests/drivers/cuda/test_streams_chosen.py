@@ -169,3 +169,22 @@ def test_what_finds_no_stream_to_borrow_does_not_hold_up_what_needs_none() -> No
         assert not any(work.done for work in lent)
         gate.open()
         tg.wait_all(lent, LIMIT)
+
+
+def test_two_devices_on_one_card_leave_hardware_queues_for_what_is_ready() -> None:
+    with bench() as found, found.foreign_stream() as stream:
+        devices = [found.device, found.open()]
+        assert [device._driver.peers for device in devices] == [2, 2]
+        blocked = [[found.latch(device.queue())[1] for _ in range(2)] for device in devices]
+        with found.parked(stream):
+            work = []
+            for device, both in zip(devices, blocked, strict=True):
+                target = device.allocate(64)
+                work += [device.queue().fill(target, 1, wait=both) for _ in range(30)]
+                for _ in range(30):
+                    lowlevel.from_cuda_stream(device, stream)
+            for device in devices:
+                device.queue().fill(device.allocate(64), 1).wait(LIMIT)
+            assert not found.native.machine.cards[0].stalling
+            assert len(found.native.machine.cards[0].held) < 32
+            assert not any(each.done for each in work)

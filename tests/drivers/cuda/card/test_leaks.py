@@ -130,7 +130,7 @@ def resident_mib() -> float:
 
 def test_a_great_many_submissions_leave_nothing_behind(device: tg.Device, measured: Callable[..., None]) -> None:
     if "simulated" in device.info.uri:
-        pytest.skip("the simulation keeps objects of its own, so the census is not steady on it")
+        pytest.skip("it failed now and then on the simulation, and the cause is not known yet: on the card only")
     bench = Bench(device)
     bench.work(min(SUBMISSIONS, 8000))
     before, known, resident = native_state(device), objects(), resident_mib()
