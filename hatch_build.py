@@ -19,10 +19,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 MODULES = {
-    Path("src/tidegate/_core/_fast.c"): f"_fast{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}",
-    # The stable ABI: one build serves every later Python. Windows has no suffix of its own for it.
-    Path("src/tidegate/drivers/cuda/_submit.c"): "_submit.pyd" if sys.platform == "win32" else "_submit.abi3.so",
+    Path(source): f"{Path(source).stem}{SUFFIX}"
+    for source in (
+        "src/tidegate/_core/_fast.c",
+        "src/tidegate/_core/_express.c",
+        "src/tidegate/drivers/cuda/_submit.c",
+    )
 }
 
 

@@ -39,9 +39,11 @@ from typing import Any
 from card_reports import gist, judged, read_journal
 from card_steps import ROOT, Step, steps
 
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 MODULES = (
-    ("src/tidegate/_core", "_fast", sysconfig.get_config_var("EXT_SUFFIX") or ".so"),
-    ("src/tidegate/drivers/cuda", "_submit", ".abi3.so"),
+    ("src/tidegate/_core", "_fast", SUFFIX),
+    ("src/tidegate/_core", "_express", SUFFIX),
+    ("src/tidegate/drivers/cuda", "_submit", SUFFIX),
 )
 _TRIES = 4
 """A step with tests is begun so often: after each hang the rest of it."""
@@ -264,12 +266,10 @@ found = {name: None for name in names}
 for name in names:
     try: found[name] = m.version(name)
     except m.PackageNotFoundError: pass
-from tidegate._core import fast_path
-try:
-    from tidegate.drivers.cuda import _submit
-except ImportError as error:
-    _submit = None
-print(json.dumps({"python": sys.version.split()[0], **found, "in C": [fast_path.COMPILED, _submit is not None]}))
+from tidegate._core import express, fast_path
+from tidegate.drivers.cuda import compiled
+built = [fast_path.COMPILED, express._express is not None, compiled.module is not None]
+print(json.dumps({"python": sys.version.split()[0], **found, "in C": built}))
 """
 
 

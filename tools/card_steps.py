@@ -122,7 +122,7 @@ def steps(submissions: int, driver: str, logs: Path) -> list[Step]:
         program("opening", str(ROOT / "tools" / "card_opening.py"), driver, limit=90),
         *(card_tests(f"libraries {name}", "test_libraries", f"{driver}-{name}", 200) for name in LIBRARIES),
         *(interrupts(driver, f"interrupts {part}", f"--card-shard={part}/{SHARDS}") for part in range(SHARDS)),
-        *(conformance(driver, [name], limit=240) for name in modules() if name != INTERRUPTS),
+        *(conformance(driver, [name], kept, limit=240) for name in modules() if name != INTERRUPTS),
         *(conformance(f"{driver}-{form}", [name], kept, limit=200) for form, names in FORMS.items() for name in names),
         interrupts(f"{driver}-python", "interrupts", "-k", "test_a_submit"),
         card_tests("kernels", "test_kernels", real),

@@ -96,6 +96,9 @@ int cuKernelGetFunction(handle *out, handle kernel) { return *out = kernel, 0; }
 int cuFuncGetAttribute(int *out, int what, handle function) { return *out = what == 0 ? 1024 : 0, 0; }
 int cuFuncSetAttribute(handle function, int what, int value) { return 0; }
 int cuFuncLoad(handle function) { return 0; }
+int cuLibraryGetModule(handle *out, handle library) { return make(out); }
+int cuModuleLoadDataEx(handle *out, const void *image, unsigned count, void *options, void *values) { return make(out); }
+int cuModuleUnload(handle module) { return 0; }
 int cuLaunchKernel(handle function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, handle stream, void **params, void **extra) {
     return 0;

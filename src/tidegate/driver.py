@@ -521,7 +521,15 @@ class DriverDevice(ABC):
 
 
 class DriverQueue(ABC):
-    """Where work is issued."""
+    """Where work is issued.
+
+    Attributes:
+        express: an object of a C module by which plain work goes down without a Python function in between, or None;
+            see `_core/_express.h`. What it takes must be what `issue` would do.
+
+    """
+
+    express: Any = None
 
     @abstractmethod
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
@@ -555,6 +563,10 @@ class EpochTimeline(ABC):
         """Have the core retire what is over."""
         if self.sink is not None and self.in_flight:
             self.sink.advance(self)
+
+    def watch(self, epoch: int) -> bool:
+        """Whether an epoch is over, or will be within the time that a thread may well spin before it sleeps."""
+        return self.reached >= epoch
 
     @property
     @abstractmethod

@@ -40,9 +40,9 @@ class Run:
     def __str__(self) -> str:
         return "-".join([self.subject, *(f"{name}={value}" for name, value in self.variables)])
 
-    def check(self) -> None:
-        """Run it, and fail if it fails."""
-        done = subprocess.run(
+    def result(self) -> subprocess.CompletedProcess[str]:
+        """Run it, and return how it ended and what it printed."""
+        return subprocess.run(
             [sys.executable, "-c", _SUITE, self.subject, "-q", *(["-k", self.tests] if self.tests else [])],
             capture_output=True,
             text=True,
@@ -50,6 +50,10 @@ class Run:
             check=False,
             env={**os.environ, **dict(self.variables)},
         )
+
+    def check(self) -> None:
+        """Run it, and fail if it fails."""
+        done = self.result()
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
 
 

@@ -7,10 +7,7 @@ By default every run tries the same examples, so that a failure is somebody's ch
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _EXAMPLES = os.environ.get("TIDEGATE_EXAMPLES")
@@ -30,12 +27,3 @@ settings.register_profile(
     else list(Phase),
 )
 settings.load_profile("tidegate")
-
-
-@pytest.fixture
-def switching() -> Iterator[None]:
-    """Threads change places as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)

@@ -15,7 +15,7 @@ from tidegate.conformance.threads import all_at_once, background
 
 from .fences import LIMIT
 
-pytestmark = [pytest.mark.usefixtures("switching"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("switch_often"), pytest.mark.slow]
 
 
 def raise_to(semaphore: tg.Semaphore, top: int, rng: random.Random) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from tidegate._core.background import reaper, runner
+import tidegate as tg
+from tidegate._core.background import Background, reaper, runner
 from tidegate._core.device import Device
 from tidegate.driver import DriverQueue, EpochTimeline, Ticket, Work
 from tidegate.drivers.null import NullDriver
@@ -120,9 +122,35 @@ def close_by_hand(device: Device, hand: HandDevice) -> None:
     device.close(LIMIT)
 
 
-def catch_up() -> None:
-    """Wait until the background threads have done what was left to them so far."""
-    for thread in (reaper, runner):
+def fill(device: Device, **options: Any) -> tg.Submission:
+    """Submit a small piece of work."""
+    return device.queue().fill(device.allocate(4), 0, **options)
+
+
+class Bench:
+    """A device that is moved by hand, two of its queues and a buffer to work on."""
+
+    def __init__(self) -> None:
+        self.device, self.hand = open_by_hand()
+        self.queue, self.other = self.device.queue(), self.device.queue("transfer")
+        self.one, self.two = self.hand.one, self.hand.two
+        self.buffer = self.device.allocate(16)
+
+    def work(self, queue: tg.Queue | None = None, **options: Any) -> tg.Submission:
+        return (queue or self.queue).fill(self.buffer, 0, **options)
+
+    def waits(self, submission: tg.Submission) -> list[tuple[Any, int]]:
+        """Return the waits with which it was last issued."""
+        (*_, found) = (waits for ticket, waits in self.hand.asked if ticket is submission)
+        return found
+
+    def times(self, submission: tg.Submission) -> int:
+        return sum(ticket is submission for ticket, _ in self.hand.asked)
+
+
+def catch_up(*threads: Background) -> None:
+    """Wait until these background threads, or else both, have done what was left to them so far."""
+    for thread in threads or (reaper, runner):
         done = threading.Event()
         thread.ensure()
         thread.leave(done.set)

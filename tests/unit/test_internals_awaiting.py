@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tidegate._core import awaiting
 from tidegate._core.awaiting import _LoopPost, _posts, when_all, when_any
 from tidegate._core.host_wait import _HostWaiter
 
-from .hand_driver import LIMIT, HandDevice, close_by_hand, open_by_hand
+from .hand_driver import LIMIT, HandDevice
 
 trio = pytest.importorskip("trio")
 pytest.importorskip("trio.testing")
@@ -257,13 +257,6 @@ def test_one_loop_has_one_post_and_forgets_it_with_itself() -> None:
 
 
 # On a device that counts -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opened() -> Iterator[tuple[tg.Device, HandDevice]]:
-    device, hand = open_by_hand()
-    yield device, hand
-    close_by_hand(device, hand)
 
 
 @both

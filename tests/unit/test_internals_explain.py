@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,19 +10,12 @@ import tidegate as tg
 from tidegate._core import explain as explain_module
 from tidegate._core.submission import FINISHING, HELD, site_text
 
-LIMIT = 30.0
+from .hand_driver import LIMIT
 
 
 def line() -> str:
     """This file and the line of the call."""
     return f"{__file__}:{sys._getframe(1).f_lineno}"
-
-
-@pytest.fixture
-def device() -> Iterator[tg.Device]:
-    device = tg.open_device("cpu?workers=1", label="dev")
-    yield device
-    device.close(LIMIT)
 
 
 QUEUE = "queue 'compute' of device 'dev'"

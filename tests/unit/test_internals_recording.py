@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +10,8 @@ import tidegate as tg
 from tidegate._core.recording import UPDATE_LIMIT, CommandBuffer
 from tidegate.driver import Barrier, SlotSpan
 
-LIMIT = 30.0
-
-
-@pytest.fixture
-def device() -> Iterator[tg.Device]:
-    device = tg.open_device("cpu?workers=1", label="dev")
-    yield device
-    device.close(LIMIT)
+from .hand_driver import LIMIT
+from .raising import refused
 
 
 @pytest.fixture
@@ -33,10 +25,6 @@ def edges(commands: CommandBuffer) -> list[tuple[int, ...]]:
 
 def barriers(commands: CommandBuffer) -> list[int]:
     return [index for index, command in enumerate(commands._commands) if isinstance(command.work, Barrier)]
-
-
-def refused(error: type[BaseException], text: str) -> Any:
-    return pytest.raises(error, match=f"^{re.escape(text)}$")
 
 
 def test_commands_without_barrier_or_edges_have_no_order(device: tg.Device, buffer: tg.Buffer) -> None:

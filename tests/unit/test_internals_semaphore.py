@@ -1,46 +1,24 @@
-"""Semaphores, timepoints and callbacks at their edges: texts, copies, the short ways, and interrupts between steps."""
+"""Semaphores and timepoints at their edges: texts, copies, values, and the short ways."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-import sys
-import threading
 import weakref
-from collections import deque
 from typing import Any
 
 import pytest
 
 import tidegate as tg
 from tidegate._core import semaphore as module
-from tidegate._core import subscription as subscriptions
 from tidegate._core import timeline
-from tidegate._core.lock import core_lock
 from tidegate._core.semaphore import Semaphore, _abandon, _query, _wait
-from tidegate._core.subscription import Subscription, when_over
-from tidegate._core.thread_state import thread_state
-from tidegate._core.timeline import TimelineState, advance, brief, checked_value, fail, failed_error, finish
+from tidegate._core.timeline import TimelineState, advance, checked_value, fail, finish
 from tidegate._core.timepoint import Timepoint
 
-from .hand_driver import LIMIT, catch_up
+from .hand_driver import LIMIT
 
 TOP = 2**64 - 2
-
-
-def state_of(semaphore: tg.Semaphore) -> TimelineState:
-    return semaphore._state
-
-
-def once(function: Any, error: BaseException) -> Any:
-    errors = [error]
-
-    def wrapped(*arguments: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return function(*arguments)
-
-    return wrapped
 
 
 # What it says of itself --------------------------------------------------------------------------------------------
@@ -94,6 +72,21 @@ def test_the_object_of_a_state_is_the_living_one_or_a_new_one() -> None:
     made = Semaphore._over(lonely)
     assert lonely.owner is not None
     assert lonely.owner() is made
+
+
+def test_timepoints_pass_everything_to_their_semaphore() -> None:
+    semaphore = tg.Semaphore(label="s")
+    point = semaphore.at(2)
+    assert not point.reached
+    assert "nobody has promised" in point.explain()
+    with pytest.raises(tg.DeadlineExceededError):
+        point.wait(0)
+    point.signal()
+    assert point.reached
+    assert semaphore.at(1).reached
+    assert not semaphore.at(3).reached
+    point.wait(LIMIT)
+    assert point._wait_target() == (semaphore._state, 2)
 
 
 # Values ------------------------------------------------------------------------------------------------------------
@@ -159,6 +152,27 @@ def test_next_is_above_the_payload_and_everything_given_out() -> None:
     assert semaphore.next().value == 21
     with pytest.raises(tg.InvalidArgumentError, match="must be in 0"):
         tg.Semaphore(TOP).next()
+
+
+def test_a_timepoint_is_awaited_to_its_value_and_not_below() -> None:
+    import asyncio
+
+    semaphore, seen = tg.Semaphore(), []
+
+    async def wait() -> None:
+        await semaphore.at(2)
+        seen.append(semaphore.value)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(wait())
+        for value in (1, 2):
+            await asyncio.sleep(0)
+            semaphore.signal(value)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(task, LIMIT)
+
+    asyncio.run(main())
+    assert seen == [2]
 
 
 # The short ways ----------------------------------------------------------------------------------------------------
@@ -259,70 +273,6 @@ def test_a_semaphore_of_the_parent_is_not_abandoned_in_the_child(monkeypatch: py
     assert notes == [(_abandon, (states[2],))]
 
 
-# Failures ----------------------------------------------------------------------------------------------------------
-
-
-def test_failing_takes_exceptions_only() -> None:
-    semaphore = tg.Semaphore(label="s")
-    for wrong in (ValueError, "x", None):
-        with pytest.raises(TypeError, match=r"^semaphore 's': fail takes an exception, not "):
-            semaphore.fail(wrong)  # type: ignore[arg-type]
-    semaphore.at(3).fail(KeyError("k"))
-    assert isinstance(semaphore.failure, KeyError)
-
-
-def test_a_failure_is_seen_by_whoever_asks_for_it_and_not_by_asking_for_the_value() -> None:
-    semaphore = tg.Semaphore()
-    assert semaphore.failure is None
-    assert not semaphore._state.seen
-    semaphore.fail(ValueError())
-    assert semaphore.value == 0
-    assert not semaphore._state.seen
-    assert semaphore.failure is not None
-    assert semaphore._state.seen
-    assert semaphore.failure is not None
-    assert semaphore._state.seen
-
-
-def test_the_error_of_a_failed_timeline_has_a_timepoint_only_while_its_semaphore_lives() -> None:
-    semaphore = tg.Semaphore(1, label="s")
-    state = semaphore._state
-    state.failure = ValueError()
-    error = failed_error(state, 4)
-    assert error.timepoint == semaphore.at(4)
-    assert str(error) == "semaphore 's' failed at 1, before 4: ValueError"
-    assert error.__cause__ is state.failure
-    assert state.seen
-    error.timepoint = None
-    del semaphore
-    assert failed_error(state, 4).timepoint is None
-    assert failed_error(TimelineState(0, "", None), 1).timepoint is None
-    assert brief(KeyError("x")) == "KeyError: 'x'"
-
-
-def test_a_dropped_semaphore_that_lives_again_is_not_abandoned() -> None:
-    semaphore = tg.Semaphore(label="s")
-    _abandon(semaphore._state)
-    assert semaphore.failure is None
-    state = semaphore._state
-    del semaphore
-    _abandon(state)
-    assert isinstance(state.failure, tg.AbortedError)
-    lonely = TimelineState(0, "l", None)
-    _abandon(lonely)
-    assert isinstance(lonely.failure, tg.AbortedError)
-
-
-def test_a_failure_looked_for_before_it_came_does_not_count_as_seen() -> None:
-    semaphore = tg.Semaphore()
-    told: list[Any] = []
-    semaphore.at(1).add_callback(lambda *args: told.append(args))
-    assert not semaphore._state.seen
-    semaphore.fail(ValueError())
-    assert semaphore._state.seen
-    assert told[0][1] is tg.Outcome.FAILED
-
-
 # Calm --------------------------------------------------------------------------------------------------------------
 
 
@@ -373,249 +323,3 @@ def test_finishing_ends_the_calm_before_it_looks_and_restores_it(monkeypatch: py
     finish(state)
     assert seen == [False]
     assert state.calm is timeline.GIL
-
-
-# Interrupts --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["raise_locked", "settle_locked", "drain"])
-def test_an_interrupted_signal_is_completed_by_the_reaper(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore, told = tg.Semaphore(), []
-    semaphore.at(1).add_callback(lambda *_told: told.append(threading.current_thread().name))
-    original = getattr(timeline, where)
-
-    def interrupted(*arguments: Any) -> None:
-        monkeypatch.setattr(timeline, where, original)
-        original(*arguments) if where != "drain" else None
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(timeline, where, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.signal(1)
-    assert not thread_state.queue
-    catch_up()
-    assert told == ["tidegate-reaper"]
-    assert semaphore.value == 1
-    assert semaphore._state.waiters == {}
-    assert semaphore._state.calm is timeline.GIL
-
-
-def test_a_signal_interrupted_between_store_and_collection_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore, told = tg.Semaphore(), []
-    semaphore.at(1).add_callback(lambda *_told: told.append(1))
-    monkeypatch.setattr(timeline, "collect_locked", once(timeline.collect_locked, KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.signal(1)
-    catch_up()
-    assert told == [1]
-
-
-@pytest.mark.parametrize("where", ["fail_locked", "drain"])
-def test_an_interrupted_failure_is_completed_by_the_reaper(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore, told, problem = tg.Semaphore(), [], ValueError()
-    semaphore.at(1).add_callback(lambda _point, _outcome, error: told.append(error))
-    original = getattr(timeline, where)
-
-    def interrupted(*arguments: Any) -> None:
-        monkeypatch.setattr(timeline, where, original)
-        if where == "fail_locked":
-            arguments[0].failure = arguments[1]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(timeline, where, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.fail(problem)
-    assert not thread_state.queue
-    catch_up()
-    assert told == [problem]
-
-
-def test_a_refused_signal_leaves_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore = tg.Semaphore(5)
-    notes: list[Any] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(timeline, "reaper", type("R", (), {"leave": staticmethod(lambda *note: notes.append(note))})())
-        with pytest.raises(tg.InvalidArgumentError):
-            advance(semaphore, 5)
-    assert notes == []
-
-
-# Callbacks ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_callback_gets_its_timepoint_outcome_and_error() -> None:
-    semaphore, told = tg.Semaphore(1), []
-    for value in (1, 2, 3):
-        semaphore.at(value).add_callback(lambda *given: told.append(given))
-    semaphore.signal(2)
-    problem = ValueError()
-    semaphore.fail(problem)
-    semaphore.at(3).add_callback(lambda *given: told.append(given))
-    assert told == [
-        (semaphore.at(1), tg.Outcome.REACHED, None),
-        (semaphore.at(2), tg.Outcome.REACHED, None),
-        (semaphore.at(3), tg.Outcome.FAILED, problem),
-        (semaphore.at(3), tg.Outcome.FAILED, problem),
-    ]
-    with pytest.raises(TypeError, match=r"^add_callback takes a function, not int$"):
-        semaphore.at(3).add_callback(3)  # type: ignore[arg-type]
-
-
-def test_a_callback_on_something_failed_counts_as_looking_and_on_something_reached_does_not() -> None:
-    semaphore = tg.Semaphore(1)
-    semaphore.fail(ValueError())
-    semaphore.at(1).add_callback(lambda *_told: None)
-    assert not semaphore._state.seen
-    semaphore.at(2).add_callback(lambda *_told: None)
-    assert semaphore._state.seen
-    semaphore.at(1).add_callback(lambda *_told: None)
-    assert semaphore._state.seen
-
-
-def test_a_callback_is_told_once_cancelled_for_good_and_lets_its_function_go() -> None:
-    semaphore, out = tg.Semaphore(), deque[Any]()
-
-    def function(*_told: object) -> None:
-        pass
-
-    due = semaphore.at(1).add_callback(function)
-    assert not due.is_work
-    due.due(semaphore._state, None, out)
-    due.due(semaphore._state, ValueError(), out)
-    assert list(out) == [due]
-    assert due._error is None
-    assert not due.cancel()  # it is on its way
-    due.fire()
-    assert due._function is None
-    due.fire()
-    assert not due.cancel()
-    cancelled = semaphore.at(1).add_callback(function)
-    assert cancelled.cancel()
-    assert cancelled._function is None
-    cancelled.due(semaphore._state, None, out)
-    cancelled.fire()
-    assert list(out) == [due]
-    assert cancelled.cancel()
-    due._unregister()
-
-
-def test_what_a_callback_raises_is_reported_with_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", reports.append)
-
-    def fails(*_told: object) -> None:
-        raise ValueError("from the callback")
-
-    subscription = tg.Semaphore(1).at(1).add_callback(fails)
-    ((report),) = reports
-    assert (report.exc_type, report.object) == (ValueError, fails)
-    assert subscription._function is None
-
-
-def test_a_callback_interrupted_before_it_is_registered_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore, told = tg.Semaphore(), []
-    monkeypatch.setattr(subscriptions, "drain", once(subscriptions.drain, KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.at(1).add_callback(lambda *_told: told.append(1))
-    assert semaphore._state.waiters == {}
-    semaphore.signal(1)
-    assert told == []
-
-
-def test_a_callback_interrupted_when_it_is_due_is_called_by_the_reaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore, told = tg.Semaphore(1), []
-    monkeypatch.setattr(subscriptions, "drain", once(subscriptions.drain, KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.at(1).add_callback(lambda *_told: told.append(threading.current_thread().name))
-    assert not thread_state.queue
-    catch_up()
-    assert told == ["tidegate-reaper"]
-
-
-def test_a_subscription_cancelled_inside_a_core_section_is_unregistered_later() -> None:
-    semaphore = tg.Semaphore()
-    subscription = semaphore.at(1).add_callback(lambda *_told: None)
-    with core_lock:
-        assert subscription.cancel()
-        assert semaphore._state.waiters
-    catch_up()
-    assert semaphore._state.waiters == {}
-
-
-def test_when_over_tells_nothing_but_that_it_is_over() -> None:
-    semaphore, told = tg.Semaphore(), []
-    subscription = when_over(semaphore.at(2), lambda *given: told.append(given))
-    assert isinstance(subscription, Subscription)
-    semaphore.fail(ValueError())
-    when_over(semaphore.at(2), lambda *given: told.append(given))
-    assert told == [(), ()]
-    with pytest.raises(TypeError, match=r"^when_over takes timepoints and submissions, not int$"):
-        when_over(3, print)
-
-
-def test_timepoints_pass_everything_to_their_semaphore() -> None:
-    semaphore = tg.Semaphore(label="s")
-    point = semaphore.at(2)
-    assert not point.reached
-    assert "nobody has promised" in point.explain()
-    with pytest.raises(tg.DeadlineExceededError):
-        point.wait(0)
-    point.signal()
-    assert point.reached
-    assert semaphore.at(1).reached
-    assert not semaphore.at(3).reached
-    point.wait(LIMIT)
-    assert point._wait_target() == (semaphore._state, 2)
-
-
-def test_a_semaphore_that_is_finalized_owns_nothing_and_one_made_anew_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    notes: list[Any] = []
-    monkeypatch.setattr(module, "reaper", type("R", (), {"leave": staticmethod(lambda *note: notes.append(note))})())
-    semaphore = tg.Semaphore()
-    state = semaphore._state
-    state.waiters[1] = {}
-    semaphore.__del__()
-    assert state.owner is None
-    assert notes == [(_abandon, state)]
-    semaphore.__del__()
-    assert len(notes) == 2
-    heir = Semaphore._over(state)
-    semaphore.__del__()
-    assert state.owner is not None
-    assert state.owner() is heir
-    state.waiters.clear()
-    semaphore.__del__()
-    heir.__del__()
-    assert len(notes) == 3
-
-
-def test_a_semaphore_whose_constructor_refused_is_finalized_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    unraisable: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    with pytest.raises(tg.InvalidArgumentError):
-        tg.Semaphore(-1)
-    Semaphore.__new__(Semaphore).__del__()
-    assert unraisable == []
-
-
-def test_a_timepoint_is_awaited_to_its_value_and_not_below() -> None:
-    import asyncio
-
-    semaphore, seen = tg.Semaphore(), []
-
-    async def wait() -> None:
-        await semaphore.at(2)
-        seen.append(semaphore.value)
-
-    async def main() -> None:
-        task = asyncio.ensure_future(wait())
-        for value in (1, 2):
-            await asyncio.sleep(0)
-            semaphore.signal(value)
-            await asyncio.sleep(0)
-        await asyncio.wait_for(task, LIMIT)
-
-    asyncio.run(main())
-    assert seen == [2]

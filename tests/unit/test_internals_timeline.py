@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import tidegate as tg
 from tidegate._core import scheduling, timeline
-from tidegate._core.background import reaper, runner
 from tidegate._core.lock import core_lock
 from tidegate._core.submission import Completion, _abandon
 from tidegate._core.timeline import (
@@ -30,22 +27,7 @@ from tidegate.conformance.threads import all_at_once, background
 from tidegate.drivers.cpu import workers
 from tidegate.drivers.cpu.workers import Task, Workers
 
-LIMIT = 30.0
-
-
-def catch_up() -> None:
-    for thread in (reaper, runner):
-        done = threading.Event()
-        thread.ensure()
-        thread.leave(done.set)
-        assert done.wait(LIMIT)
-
-
-@pytest.fixture
-def device() -> Iterator[tg.Device]:
-    device = tg.open_device("cpu?workers=1", label="dev")
-    yield device
-    device.close(LIMIT)
+from .hand_driver import LIMIT, catch_up
 
 
 class Waiter:
@@ -571,7 +553,7 @@ def test_a_task_that_a_waiting_thread_took_is_passed_over_by_the_workers() -> No
     assert crew.steal()
     assert ran == ["first"]
     crew._tasks.put(None)
-    workers._work(crew._tasks)
+    background(workers._work, crew._tasks).result()  # where it belongs: it marks its thread as a worker
     assert ran == ["first", "large", "second"]
     assert not crew.steal()
 

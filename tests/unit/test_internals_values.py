@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +14,10 @@ from tidegate._core.checks import checked_copy, checked_counts, checked_fill, ch
 from tidegate._core.kernel import Function, checked_workgroups
 from tidegate._core.registry import parse_uri
 from tidegate._core.timeline import checked_value
-from tidegate.drivers.cpu.memory import CpuPool, size_class
+from tidegate.drivers.block_pool import size_class
+from tidegate.drivers.cpu.memory import CpuPool
 
-LIMIT = 30.0
-
-
-def refused(error: type[BaseException], text: str) -> Any:
-    return pytest.raises(error, match=f"^{re.escape(text)}$")
-
+from .raising import refused
 
 # URIs --------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..driver import Driver, DriverDevice
+from ..driver import Dispatch, Driver, DriverDevice
 from ..errors import (
     AbortedError,
     ClosedError,
@@ -21,12 +21,12 @@ from ..errors import (
     UnsupportedError,
 )
 from ..types import Compatibility, DeviceInfo, Health, MemoryKind, Statistics
-from . import process, progress
+from . import express, process, progress
 from .background import reaper
-from .buffer import Buffer, host_bytes_of
+from .buffer import FREED, Buffer, Memory, host_bytes_of
 from .host_wait import checked_timeout
 from .issuing import abort
-from .kernel import Executable, Kernel
+from .kernel import Executable, Function, Kernel
 from .lane import Lane
 from .lock import core_lock
 from .operations import new_memory
@@ -34,7 +34,10 @@ from .pool import Pool, memory_counts
 from .queue import Queue
 from .recording import CommandBuffer
 from .semaphore import Semaphore
+from .submission import Claim, Submission, vanished
 from .thread_state import thread_state
+from .timeline import TimelineState
+from .timepoint import Timepoint
 from .workload import Poller, Workload
 
 
@@ -325,3 +328,17 @@ def _forget_in_child() -> None:
 
 
 process.in_child(_forget_in_child)
+express.install(
+    core_lock,
+    TimelineState,
+    Semaphore,
+    Timepoint,
+    Submission,
+    Memory,
+    Claim,
+    vanished,
+    Function,
+    Buffer,
+    Dispatch,
+    FREED,
+)

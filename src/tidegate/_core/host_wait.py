@@ -40,6 +40,7 @@ Target = tuple[TimelineState, int]
 _BREATH = bytes(8192)
 _MOST_LOOKS = 64
 _SPIN_AT_MOST = 4
+_SHORT = 0.005
 _TOO_LONG = 0.001
 """A turn of the spin that takes so long has met a busy thread: then each look would cost a switch interval."""
 
@@ -176,6 +177,23 @@ class _HostWaiter(GroupWaiter):
         return self._gate.acquire(timeout=max(0.0, min(deadline - monotonic(), TIMEOUT_MAX)))
 
 
+def is_lasting(timeout: Any) -> bool:
+    """Whether a timeout is right, and leaves time to spin a while."""
+    return timeout is None or (timeout.__class__ in (float, int) and timeout > _SHORT)
+
+
+def watch(submission: Submission) -> None:
+    """Wait as long as it pays for what is on a device, where the device can tell without a call."""
+    timeline = submission.timeline
+    if (
+        timeline is not None
+        and not thread_state.running
+        and not interrupted_here()
+        and timeline.watch(submission.epoch)
+    ):
+        timeline.advance()
+
+
 def wait_for(state: TimelineState, value: int, timeout: float | None) -> None:
     """Wait for one target."""
     wait_targets([(state, value)], any_of_them=False, timeout=timeout)
@@ -206,6 +224,13 @@ def wait_targets(targets: list[Target], *, any_of_them: bool, timeout: float | N
         raise _deadline(targets, 0.0)
     _refuse_blocking(targets)
     deadline = None if timeout is None else monotonic() + timeout
+    if len(targets) == 1 and is_lasting(timeout):
+        state, value = targets[0]
+        promised = state.promises.get(value)
+        if promised is not None:
+            watch(promised)
+            if state.payload >= value:
+                return 0
     index = _spin(targets, any_of_them, deadline)
     return _sleep(targets, any_of_them, deadline, timeout) if index is None else index
 

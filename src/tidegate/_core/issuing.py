@@ -23,8 +23,7 @@ from .timeline import TimelineState, waiting_up_to_locked
 
 if TYPE_CHECKING:
     from ..driver import EpochTimeline
-
-Promised = tuple[tuple[TimelineState, int, Submission], ...]
+    from .submission import Promised
 
 
 class HostWork(Work):
@@ -146,20 +145,20 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
             return True
         give_up(submission, error)
         if submission.timeline is not None:
-            reaper.leave(_promise, submission)
+            reaper.leave(promise, submission)
         if not isinstance(error, Exception):
             raise
         return True
     if submission.timeline is not None:
         try:
-            _promise(submission)
+            promise(submission)
         except BaseException:
-            reaper.leave(_promise, submission)
+            reaper.leave(promise, submission)
             raise
     return True
 
 
-def _promise(submission: Submission) -> None:
+def promise(submission: Submission) -> None:
     """A counting device has taken a submission: its claims are promises now, for those who wait and may follow."""
     timeline = submission.timeline
     assert timeline is not None

@@ -161,6 +161,19 @@ class Function:
         if needed is not None and needed != count:
             raise InvalidArgumentError(f"function {self.name!r} takes {needed} bindings, and {count} were given")
 
+    def check_launch(self, workgroups: Workgroups, local_memory: int) -> None:
+        """Refuse more workgroups or local memory than the device has for it (M16). None of them are never too many."""
+        limits = self._function.limits
+        most, local = limits.max_workgroups, limits.max_local_memory
+        x, y, z = workgroups
+        if (x > most[0] or y > most[1] or z > most[2]) and 0 not in workgroups:
+            raise InvalidArgumentError(f"function {self.name!r}: {workgroups} workgroups are more than {most}")
+        if local is not None and local_memory > local:
+            raise InvalidArgumentError(
+                f"function {self.name!r}: {local_memory} bytes of local memory are more than the {local} that it can"
+                " have on this device"
+            )
+
     def convert_constants(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the constants as their declared types, or refuse them."""
         kinds = self._function.constants

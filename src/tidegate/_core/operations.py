@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..driver import Allocate, Barrier, Copy, Dispatch, Download, Fill, Free, Update, Upload, Work
 from ..errors import InvalidArgumentError, OutOfRangeError
 from ..types import MEMORY_KINDS, MemoryKind
+from . import express
 from .buffer import Buffer, FreeRequest, Memory, checked_int, checked_shape, host_bytes_of
 from .checks import (
     checked_copy,
@@ -296,6 +297,14 @@ class Operations:
             signal: what is reached afterwards.
 
         """
+        if self._queue._port.express is not None:
+            frame = _getframe(1)
+            site = (frame.f_code, frame.f_lasti)
+            made = express.dispatch(
+                self._queue, self._device, self._line, site, function, workgroups, bindings, constants, local_memory
+            )
+            if made is not None:
+                return submit(made, wait, signal)
         if not isinstance(function, Function):
             raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
         device = self._device
@@ -315,6 +324,7 @@ class Operations:
         counts: Workgroups = workgroups  # type: ignore[assignment]
         if not is_plain(workgroups):
             counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
+        function.check_launch(counts, local)
         memories = tuple([span._memory for span in spans])
         work = Dispatch(function._function, counts, spans, function.convert_constants(constants), local)
         return self._submit(work, wait, signal, memories, memories)

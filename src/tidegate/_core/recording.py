@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 UPDATE_LIMIT = 64 * 1024
 """The most bytes a recorded update may carry (M27): it lives inside of the command buffer."""
 
+_UNKNOWN = (0, 0, 0)
+"""Workgroups that are read from a buffer when the time comes."""
+
 
 class Node:
     """A recorded command, to be named in `after=`."""
@@ -184,6 +187,7 @@ class CommandBuffer:
         """Record a dispatch: see `queue.dispatch`. A binding may be a slot."""
         spans, values, local = self._call(function, bindings, constants, local_memory)
         counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
+        function.check_launch(counts, local)
         return self._add(Dispatch(function._function, counts, spans, values, local), after, writes=spans)
 
     def dispatch_indirect(
@@ -199,6 +203,7 @@ class CommandBuffer:
     ) -> Node:
         """Record a dispatch whose three u32 workgroup counts are read from a buffer when it runs."""
         spans, values, local = self._call(function, bindings, constants, local_memory)
+        function.check_launch(_UNKNOWN, local)
         where = self._range(counts, counts_offset, 12, "dispatch_indirect")
         checked_counts(where._offset if isinstance(where, Buffer) else where.offset)
         return self._add(

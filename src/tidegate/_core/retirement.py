@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ..errors import AbortedError, FailedPreconditionError
+from . import express
 from .background import reaper
 from .lock import core_lock
 from .submission import FINISHING, RETIRED, Submission, _Unseen
@@ -67,7 +68,8 @@ def _let_go(submission: Submission) -> None:
     submission._writes = ()
     submission._promised = ()
     # In one step, for two threads may retire the same submission, and an interrupted retirement is repeated.
-    for memory in submission.__dict__.pop("_touches", ()):
+    touches, submission._touches = submission._touches, ()
+    for memory in touches:
         memory.end_use()
 
 
@@ -154,6 +156,8 @@ def advance(timeline: EpochTimeline) -> None:
 
 def _retire_counted(submission: Submission) -> None:
     """Retire a submission whose epoch is over, what it was promised first; their epochs are over too (M17)."""
+    if submission._express and express.retire(submission):
+        return
     promised = submission._promised
     if not promised or (len(promised) == 1 and promised[0][2]._stage == RETIRED):
         if submission._stage != RETIRED:
@@ -176,8 +180,11 @@ def _outcome(submission: Submission) -> BaseException | None:
     error = submission.timeline.outcome(submission.epoch)
     if error is not None or submission._doom is not None:
         return submission._doom or error
-    for state, value, _ in submission._promised:
-        if state.payload < value and state.failure is not None:
+    for state, value, producer in submission._promised:
+        if state is None:
+            if producer._error is not None:
+                return producer._error
+        elif state.payload < value and state.failure is not None:
             state.seen = True
             return state.failure
     return None

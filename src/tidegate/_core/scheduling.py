@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError
-from . import process
+from . import express, process
 from .background import reaper
 from .host_wait import Target, target_of
-from .issuing import HostWork, give_up, hold, issue, launch, listen, native_waits
+from .issuing import HostWork, give_up, hold, issue, launch, listen, native_waits, promise
 from .lock import core_lock, interrupted_here
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
@@ -73,6 +73,9 @@ def signals_of(signal: Any) -> tuple[Timepoint, ...]:
 
 def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
     """Take a new submission in: claim its signals, then hold or issue it. Refusals raise and leave no trace."""
+    port = submission._queue._port.express
+    if port is not None and _go_express(port, submission, wait, signal):
+        return submission
     waits = waits_of(wait)
     signals = signals_of(signal)
     if interrupted_here():
@@ -104,6 +107,21 @@ def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
         _interrupted(submission, signals, error)
         raise
     return submission
+
+
+def _go_express(port: Any, submission: Submission, wait: Any, signal: Any) -> bool:
+    """Have the plain case done in one step. False: it is another, and nothing has happened."""
+    try:
+        told = express.submit(port, submission, wait, signal)
+        if told:
+            promise(submission)
+            drain()
+    except BaseException as error:
+        _interrupted(submission, submission._signals, error)
+        if submission.timeline is not None:
+            reaper.leave(promise, submission)
+        raise
+    return told is not None
 
 
 def pass_calmly(submission: Submission, wait: Any, signal: Any) -> bool:

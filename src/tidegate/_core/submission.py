@@ -18,7 +18,7 @@ from ..errors import AbortedError
 from . import process
 from .awaiting import wait_async
 from .background import reaper
-from .host_wait import wait_for
+from .host_wait import is_lasting, wait_for, watch
 from .lock import core_lock
 from .thread_state import Firing, drain, thread_state
 from .timeline import Site, TimelineState, brief, fail_locked
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from .queue import Queue
     from .semaphore import Semaphore
     from .timepoint import Timepoint
+
+    Promised = tuple[tuple[TimelineState | None, int, "Submission"], ...]
+    """What a submission was issued behind: a timeline, its value, and who will take it there.
+
+    No timeline: the submission itself is waited for, and nobody has asked for its timeline yet.
+    """
 
 HELD, READY, ISSUED, FINISHING, RETIRED = range(5)
 STAGES = ("held", "ready", "issued", "finishing", "retired")
@@ -62,13 +68,13 @@ class Claim(weakref.ref["Submission"]):
 
 def stake(submission: Submission, state: TimelineState, value: int) -> Claim:
     """Return a claim, to be put among those of `state`."""
-    claim = Claim(submission, _vanished)
+    claim = Claim(submission, vanished)
     claim.state = state
     claim.value = value
     return claim
 
 
-def _vanished(claim: weakref.ref[Submission]) -> None:
+def vanished(claim: weakref.ref[Submission]) -> None:
     """The finalizer of a claim that still stands: only leaves a note."""
     reaper.leave(_abandon, claim)
 
@@ -119,27 +125,35 @@ class Submission:
 
     is_work = True
 
-    # Defaults on the class: most submissions never need their own.
-    taken = False
-    timeline: EpochTimeline | None = None
-    epoch = 0
-    armed = False
-    _stage = HELD
-    _doom: BaseException | None = None
-    _error: BaseException | None = None
-    _queued = False
-    _completion: Completion | None = None
-    _unseen: _Unseen | None = None
-    _signals: tuple[Timepoint, ...] = ()
-    _writes: Sequence[Memory] = ()
-    _touches: Sequence[Memory] = ()
-    _promised: tuple[tuple[TimelineState, int, Submission], ...] = ()
-    _result: Any = None
-    _again = False
-    _counted = False
-    _line: Semaphore | None = None
-    _pending: dict[TimelineState, int] | None = None
-    _ref: weakref.ref[Submission] | None = None
+    __slots__ = (
+        "__weakref__",
+        "_again",
+        "_completion",
+        "_counted",
+        "_device",
+        "_doom",
+        "_error",
+        "_express",
+        "_kind",
+        "_line",
+        "_pending",
+        "_promised",
+        "_queue",
+        "_queued",
+        "_ref",
+        "_result",
+        "_signals",
+        "_site",
+        "_stage",
+        "_touches",
+        "_unseen",
+        "_work",
+        "_writes",
+        "armed",
+        "epoch",
+        "taken",
+        "timeline",
+    )
 
     def __init__(self, queue: Queue, work: Work, site: Site | None) -> None:
         self._queue = queue
@@ -147,6 +161,22 @@ class Submission:
         self._work: Work | None = work
         self._kind = work.kind
         self._site = site
+        self._stage = HELD
+        self._signals: tuple[Timepoint, ...] = ()
+        self._writes: Sequence[Memory] = ()
+        self._touches: Sequence[Memory] = ()
+        self._promised: Promised = ()
+        self.timeline: EpochTimeline | None = None
+        self._pending: dict[TimelineState, int] | None = None
+        self._line: Semaphore | None = None
+        self._completion: Completion | None = None
+        self._doom: BaseException | None = None
+        self._error: BaseException | None = None
+        self._unseen: _Unseen | None = None
+        self._ref: weakref.ref[Submission] | None = None
+        self._result: Any = None
+        self.epoch = 0
+        self.taken = self.armed = self._queued = self._again = self._counted = self._express = False
 
     # What the timelines and the trampoline call -------------------------------------------------------------------
 
@@ -210,7 +240,9 @@ class Submission:
             DeadlineExceededError: over time.
 
         """
-        if self._stage == RETIRED and self._error is None and timeout is None:
+        if self._stage != RETIRED and is_lasting(timeout):
+            watch(self)
+        if self._stage == RETIRED and self._error is None and is_lasting(timeout):
             return
         wait_for(*self._wait_target(), timeout)  # a failure that comes out of it counts as looked at
 

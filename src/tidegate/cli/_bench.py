@@ -69,7 +69,7 @@ def _run(uri: str | None, names: Sequence[str], quick: bool, file: Path | None) 
     with wrong_use("--device"):
         contestants = Contestants(uri)
     with contestants:
-        cases = _choose(all_cases(quick, contestants.device.info.driver), names)
+        cases = _choose(all_cases(quick, _driver_of(contestants)), names)
         return _run_cases(cases, contestants, quick, file)
 
 
@@ -80,7 +80,7 @@ def _run_cases(cases: Sequence[Case], contestants: Contestants, quick: bool, fil
     from tidegate._bench.runner import run_case
 
     results: list[Result] = []
-    driver = contestants.device.info.driver
+    driver = _driver_of(contestants)
     seconds = QUICK_SECONDS if quick else GPU_SECONDS if driver == "cuda" else FULL_SECONDS
     # The bar is drawn between rounds only: a thread that redraws it would be part of what is measured.
     with Progress(console=Console(stderr=True), auto_refresh=False) as progress:
@@ -96,6 +96,11 @@ def _run_cases(cases: Sequence[Case], contestants: Contestants, quick: bool, fil
             if file is not None:
                 _write(file, results, quick, contestants)
     return results
+
+
+def _driver_of(contestants: Contestants) -> str:
+    """Return whose cases are run: those of a real driver, also on a simulated one."""
+    return contestants.device.info.driver.removesuffix("-simulated")
 
 
 @contextmanager
@@ -120,7 +125,7 @@ def _write(path: Path, results: Sequence[Result], quick: bool, contestants: Cont
         "versions": machine.describe_versions(),
         "quick": quick,
     }
-    if contestants.device.info.driver == "cuda":
+    if _driver_of(contestants) == "cuda":
         facts["gpu"] = cuda_machine.describe_gpu(contestants.device)
         facts["versions"] |= cuda_machine.describe_peers()
         facts["sides"] = contestants.notes

@@ -6,6 +6,7 @@ compares the whole buffer afterwards: a transfer that strays shows up at its edg
 
 import array
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,34 +27,36 @@ pytestmark = [pytest.mark.rules("M27"), pytest.mark.needs("work")]
 # Fill
 
 
-@pytest.mark.parametrize("pattern", [b"\xa5", b"\xa5\x5a", b"\x01\x02\x03\x04"], ids=["1", "2", "4"])
+PATTERNS = pytest.mark.parametrize("pattern", [b"\xa5", b"\xa5\x5a", b"\x01\x02\x03\x04"], ids=["1", "2", "4"])
+
+
+def check_fills(
+    device: tg.Device, queue: tg.Queue, pattern: bytes, offsets: Iterable[int], lengths: Sequence[int]
+) -> None:
+    """Fill every range of these that the pattern divides, and look at all of the buffer."""
+    size = len(pattern)
+    buffer = guarded(device, 31 + max(lengths) + 32)
+    for offset in (n for n in offsets if n % size == 0):
+        for length in (n for n in lengths if n % size == 0):
+            reset = queue.fill(buffer, GUARD)
+            filled = queue.fill(buffer, pattern, offset=offset, length=length, wait=reset)
+            expected = np.full(buffer.nbytes, GUARD, np.uint8)
+            expected[offset : offset + length] = np.frombuffer(pattern * (length // size), np.uint8)
+            assert np.array_equal(downloaded(queue, buffer, filled), expected), (offset, length)
+
+
+@PATTERNS
 def test_a_short_fill_writes_its_range_and_leaves_the_edges_alone(
     device: tg.Device, queue: tg.Queue, pattern: bytes
 ) -> None:
-    size = len(pattern)
-    buffer = guarded(device, 31 + max(SHORT_LENGTHS) + 32)
-    for offset in range(0, 32, size):
-        for length in (n for n in SHORT_LENGTHS if n % size == 0):
-            reset = queue.fill(buffer, GUARD)
-            filled = queue.fill(buffer, pattern, offset=offset, length=length, wait=reset)
-            expected = np.full(buffer.nbytes, GUARD, np.uint8)
-            expected[offset : offset + length] = np.frombuffer(pattern * (length // size), np.uint8)
-            assert np.array_equal(downloaded(queue, buffer, filled), expected), (offset, length)
+    check_fills(device, queue, pattern, range(32), SHORT_LENGTHS)
 
 
-@pytest.mark.parametrize("pattern", [b"\xa5", b"\xa5\x5a", b"\x01\x02\x03\x04"], ids=["1", "2", "4"])
+@PATTERNS
 def test_a_long_fill_writes_its_range_and_leaves_the_edges_alone(
     device: tg.Device, queue: tg.Queue, pattern: bytes
 ) -> None:
-    size = len(pattern)
-    buffer = guarded(device, 31 + max(LONG_LENGTHS) + 32)
-    for offset in (n for n in (0, 1, 2, 4, 7, 16, 28, 30, 31) if n % size == 0):
-        for length in (n for n in LONG_LENGTHS if n % size == 0):
-            reset = queue.fill(buffer, GUARD)
-            filled = queue.fill(buffer, pattern, offset=offset, length=length, wait=reset)
-            expected = np.full(buffer.nbytes, GUARD, np.uint8)
-            expected[offset : offset + length] = np.frombuffer(pattern * (length // size), np.uint8)
-            assert np.array_equal(downloaded(queue, buffer, filled), expected), (offset, length)
+    check_fills(device, queue, pattern, (0, 1, 2, 4, 7, 16, 28, 30, 31), LONG_LENGTHS)
 
 
 def test_a_fill_takes_an_integer_for_a_byte(device: tg.Device, queue: tg.Queue) -> None:

@@ -1,1 +1,1 @@
-"""The drivers. Each is loaded when first named; none imports another."""
+"""The drivers. Each is loaded when first named; none imports another. What several use lies beside them."""

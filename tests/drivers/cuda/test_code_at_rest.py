@@ -15,7 +15,7 @@ from tidegate import lowlevel
 from tidegate._core.device import Device
 from tidegate.conformance.threads import background
 from tidegate.driver import DeviceRequest
-from tidegate.drivers.cuda import CudaDriver, code, page_locked
+from tidegate.drivers.cuda import CudaDriver, _native, code, page_locked
 from tidegate.testing import cuda_simulated
 
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
@@ -158,6 +158,63 @@ def test_the_last_device_takes_its_code_away() -> None:
         found.device.load(TOUCH)
         assert found.native.counts["libraries"] == 1
     assert found.native.counts["libraries"] == 0
+
+
+def test_nothing_is_asked_about_code_while_a_kernel_runs(
+    found: SimulatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these may bring it onto the GPU, which waits for the kernel and meanwhile holds everybody up."""
+    latch, blocked = found.latch()
+    early: list[str] = []
+
+    def watched(name: str) -> None:
+        call = getattr(found.native, name)
+
+        def called(*arguments: Any) -> Any:
+            if not blocked.done:
+                early.append(name)
+            return call(*arguments)
+
+        monkeypatch.setattr(found.native, name, called)
+
+    for name in ("kernel", "kernels", "kernel_parameters", "function", "module", "load_log", "function_attribute"):
+        watched(name)
+    named = background(lambda: found.device.load(TOUCH))
+    all_of_it = background(lambda: found.device.load('extern "C" __global__ void one(unsigned *x) { x[0] = 1; }'))
+    broken = background(lambda: found.device.load(".version 8.0\n.entry broken()\n{\nno_such_instruction;\n}\n"))
+    until(lambda: len(found.driver.quiet) == 3)
+    latch.open()
+    assert list(named.result().functions) == ["touch"]
+    assert list(all_of_it.result().functions) == ["one"]
+    with pytest.raises(tg.CompileError):
+        broken.result()
+    assert early == []
+    assert found.native.violations == []
+
+
+def test_all_functions_of_code_are_loaded_in_one_moment_of_rest(
+    found: SimulatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments, at_rest = [], code.at_rest
+
+    def counted(then: Callable[[], None]) -> bool:
+        moments.append(then)
+        return at_rest(then)
+
+    monkeypatch.setattr(code, "at_rest", counted)
+    source = "".join(f'extern "C" __global__ void each_{n}(unsigned *x) {{ x[0] = {n}; }}\n' for n in range(5))
+    assert len(found.device.load(source).functions) == 5
+    assert len(moments) == 1
+    found.device.load(source)
+    assert len(moments) == 1, "it is there already"
+
+
+def test_every_call_about_code_gives_the_gil_away() -> None:
+    about_code = {
+        name for name in _native._PROTOTYPES if name.startswith(("cuLibrary", "cuKernel", "cuFunc", "cuModule"))
+    }
+    assert "cuKernelGetParamInfo" in about_code
+    assert about_code <= _native._BLOCKING
 
 
 def test_two_loads_at_once_both_end(found: SimulatedBench) -> None:

@@ -35,7 +35,7 @@ ON_A_CARD = {**FORMS, "-release": f"{_WAITING} or test_threads or test_dispatch"
 
 @pytest.fixture(scope="module")
 def _card() -> None:
-    facts = driver.describe()  # not by its name among all: the simulated driver answers to that too
+    facts = driver.describe()
     if not facts.available:
         pytest.skip(f"there is no CUDA device: {facts.reason}")
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tidegate as tg
+from tidegate.drivers.block_pool import size_class
 from tidegate.drivers.metal import heaps
-from tidegate.drivers.metal.memory import PAGE, MetalPool, MetalStorage, size_class
+from tidegate.drivers.metal.memory import PAGE, MetalPool, MetalStorage
 
 from .driver_bench import LIMIT, DriverBench
 

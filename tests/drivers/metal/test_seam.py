@@ -93,6 +93,15 @@ class Seam:
         ticket = Submitted()
         return ticket if self.queue.issue(ticket, Barrier(), waits) else None
 
+    def wait_for_an_end(self) -> tuple[MetalTimeline, int]:
+        """Issue work without commands, wait until its end is reported, and return its epoch."""
+        ticket = Submitted()
+        assert self.queue.issue(ticket, EventBarrier((), ()), ())
+        timeline, epoch = epoch_of(ticket)
+        timeline.arm(epoch)
+        assert self.sink.wakes.acquire(timeout=LIMIT)
+        return timeline, epoch
+
     def close(self) -> None:
         if self.event.signaledValue() == 0:
             self.event.setSignaledValue_(1)
@@ -219,11 +228,7 @@ def test_a_look_from_inside_of_a_look_does_nothing(seam: Seam) -> None:
 
 def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> None:
     seam.native.lose(text="unplugged")
-    ticket = Submitted()
-    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
-    timeline, epoch = epoch_of(ticket)
-    timeline.arm(epoch)
-    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    timeline, epoch = seam.wait_for_an_end()
     assert len(seam.sink.lost_with) == 1
     timeline.advance()
     (error,) = seam.sink.lost_with
@@ -251,11 +256,7 @@ def test_a_failed_command_buffer_that_never_signalled_frees_those_who_wait_for_i
 
     monkeypatch.setattr(_native, "encode_signal", lambda *_: None)
     seam.native.fault("command_buffer")
-    ticket = Submitted()
-    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
-    timeline, epoch = epoch_of(ticket)
-    timeline.arm(epoch)
-    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    timeline, epoch = seam.wait_for_an_end()
     assert timeline.event.signaledValue() == epoch
     assert timeline.outcome(epoch) is not None
 
@@ -265,11 +266,7 @@ def test_an_error_without_an_nserror_still_fails_the_work(seam: Seam, monkeypatc
 
     monkeypatch.setattr(_native, "error_of", lambda _commands: None)
     seam.native.fault("command_buffer")
-    ticket = Submitted()
-    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
-    timeline, epoch = epoch_of(ticket)
-    timeline.arm(epoch)
-    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    timeline, epoch = seam.wait_for_an_end()
     assert isinstance(timeline.outcome(epoch), tg.InternalError)
 
 
@@ -389,13 +386,9 @@ def test_failed_work_that_signalled_is_not_signalled_again(seam: Seam, monkeypat
     from tidegate.drivers.metal import _native
 
     seam.native.fault("command_buffer")
-    ticket = Submitted()
     told: list[int] = []
     monkeypatch.setattr(_native, "set_event_value", lambda _event, value: told.append(value))
-    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
-    timeline, epoch = epoch_of(ticket)
-    timeline.arm(epoch)
-    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    timeline, epoch = seam.wait_for_an_end()
     assert timeline.outcome(epoch) is not None
     assert not told
 
@@ -450,11 +443,7 @@ def test_trouble_in_the_core_does_not_end_the_retirement_thread(seam: Seam, monk
 
 
 def test_the_retirement_thread_sleeps_when_nothing_is_armed(seam: Seam) -> None:
-    ticket = Submitted()
-    assert seam.queue.issue(ticket, EventBarrier((), ()), ())
-    timeline, epoch = epoch_of(ticket)
-    timeline.arm(epoch)
-    assert seam.sink.wakes.acquire(timeout=LIMIT)
+    timeline, _ = seam.wait_for_an_end()
     limit = time.monotonic() + LIMIT
     while not timeline.retirement._changed._waiters:  # type: ignore[attr-defined]
         assert time.monotonic() < limit, "it goes round and round"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,6 @@ from tidegate.driver import Upload
 from tidegate.drivers.metal.staging import ALIGNMENT, CAPACITY, Held
 
 from .driver_bench import LIMIT, DriverBench, in_threads, interrupt_the_next_start
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def staged(metal: DriverBench) -> int:

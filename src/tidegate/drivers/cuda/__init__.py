@@ -46,6 +46,7 @@ class CudaDriver(Driver):
     Args:
         open_native: returns the way to CUDA; takes whether short calls release the GIL.
         open_compiler: returns NVRTC.
+        scheme: what URIs of its devices begin with.
 
     """
 
@@ -55,8 +56,10 @@ class CudaDriver(Driver):
         self,
         open_native: Callable[[bool], Native] = Native,
         open_compiler: Callable[[], Nvrtc] = Nvrtc,
+        scheme: str = "cuda",
     ) -> None:
         self._open_native = open_native
+        self._scheme = scheme
         self._natives: dict[bool, Native] = {}
         self._loader = Loader(open_compiler)
         self._lock = threading.RLock()
@@ -66,12 +69,13 @@ class CudaDriver(Driver):
         try:
             native = self._native(False)
             count = native.device_count()
-            devices = tuple(self._info(native, f"cuda:{index}" if index else "cuda", index) for index in range(count))
+            uris = [f"{self._scheme}:{index}" if index else self._scheme for index in range(count)]
+            devices = tuple(self._info(native, uri, index) for index, uri in enumerate(uris))
         except DriverUnavailableError as error:
-            return DriverInfo(self.name, available=False, reason=str(error))
+            return DriverInfo(self._scheme, available=False, reason=str(error))
         except NativeError as error:
-            return DriverInfo(self.name, available=False, reason=str(translate(error)))
-        return DriverInfo(self.name, available=True, devices=devices)
+            return DriverInfo(self._scheme, available=False, reason=str(translate(error)))
+        return DriverInfo(self._scheme, available=True, devices=devices)
 
     def open(self, request: DeviceRequest) -> CudaDevice:
         options = _checked(request)
@@ -141,7 +145,7 @@ class CudaDriver(Driver):
         }
         limits = device_limits(native, device)
         return DeviceInfo(
-            uri, native.device_name(device), self.name, native.device_memory(device), limits=limits, details=details
+            uri, native.device_name(device), self._scheme, native.device_memory(device), limits=limits, details=details
         )
 
 

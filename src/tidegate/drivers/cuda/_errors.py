@@ -32,7 +32,10 @@ _MEANING: dict[int, type[TidegateError]] = {
     200: CompileError,  # INVALID_IMAGE
     209: CompileError,  # NO_BINARY_FOR_GPU
     218: CompileError,  # INVALID_PTX
+    221: CompileError,  # JIT_COMPILER_NOT_FOUND
     222: CompileError,  # UNSUPPORTED_PTX_VERSION
+    223: CompileError,  # JIT_COMPILATION_DISABLED
+    300: CompileError,  # INVALID_SOURCE
     500: NotFoundError,  # NOT_FOUND
     701: InvalidArgumentError,  # LAUNCH_OUT_OF_RESOURCES
     720: InvalidArgumentError,  # COOPERATIVE_LAUNCH_TOO_LARGE
@@ -44,6 +47,8 @@ _MEANING: dict[int, type[TidegateError]] = {
 }
 
 OUT_OF_MEMORY = 2
+_NOT_FOUND = 500
+_CAPTURING = range(900, 909)
 
 LOST = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 """After these every call on the context fails, until the process ends: ECC, NVLink, faults, traps, asserts."""
@@ -52,6 +57,16 @@ LOST = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 72
 def is_loss(error: NativeError) -> bool:
     """Whether the device is gone for this process."""
     return error.code in LOST
+
+
+def is_not_found(error: NativeError) -> bool:
+    """Whether a name is not in the code that was asked for it."""
+    return error.code == _NOT_FOUND
+
+
+def may_pass(error: NativeError) -> bool:
+    """Whether the same call may succeed later: somebody captures a stream at the moment, or there is no memory."""
+    return error.code in _CAPTURING or error.code == OUT_OF_MEMORY
 
 
 def translate(error: NativeError, what: str = "") -> TidegateError:

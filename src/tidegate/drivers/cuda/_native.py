@@ -33,6 +33,10 @@ from ._structs import (
 SUCCESS = 0
 NOT_READY = 600
 
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
+_LOG_BYTES = 16384
+"""Options of loading, and how much of a log is read."""
+
 _P = c_void_p
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
@@ -48,6 +52,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (_P,),
     "cuCtxGetCurrent": (_P,),
     "cuCtxGetStreamPriorityRange": (_P, _P),
+    "cuCtxRecordEvent": (_P, _P),
     "cuStreamCreateWithPriority": (_P, c_uint, c_int),
     "cuStreamDestroy_v2": (_P,),
     "cuStreamQuery": (_P,),
@@ -79,6 +84,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuLibraryLoadData": (_P, _P, _P, _P, c_uint, _P, _P, c_uint),
     "cuLibraryUnload": (_P,),
     "cuLibraryGetKernel": (_P, _P, c_char_p),
+    "cuLibraryGetModule": (_P, _P),
     "cuLibraryGetKernelCount": (_P, _P),
     "cuLibraryEnumerateKernels": (_P, c_uint, _P),
     "cuKernelGetName": (_P, _P),
@@ -87,6 +93,8 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuFuncGetAttribute": (_P, c_int, _P),
     "cuFuncSetAttribute": (_P, c_int, c_int),
     "cuFuncLoad": (_P,),
+    "cuModuleLoadDataEx": (_P, _P, c_uint, _P, _P),
+    "cuModuleUnload": (_P,),
     "cuLaunchKernel": (_P, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, _P, _P, _P),
     "cuLaunchKernelEx": (_P, _P, _P, _P),
     "cuGraphCreate": (_P, c_uint),
@@ -107,6 +115,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorString": (c_int, _P),
 }
 
+# Whatever asks about code may have to bring it onto the GPU first, which waits for all that runs there.
 _BLOCKING = frozenset(
     {
         "cuInit",
@@ -124,8 +133,18 @@ _BLOCKING = frozenset(
         "cuMemPoolTrimTo",
         "cuLibraryLoadData",
         "cuLibraryUnload",
+        "cuLibraryGetKernel",
+        "cuLibraryGetModule",
+        "cuLibraryGetKernelCount",
+        "cuLibraryEnumerateKernels",
+        "cuKernelGetName",
         "cuKernelGetFunction",
+        "cuKernelGetParamInfo",
+        "cuFuncGetAttribute",
+        "cuFuncSetAttribute",
         "cuFuncLoad",
+        "cuModuleLoadDataEx",
+        "cuModuleUnload",
         "cuGraphInstantiateWithFlags",
     }
 )
@@ -137,8 +156,16 @@ NODES = {
 }
 """How to add and to change the kinds of nodes: `KernelNodeParams`, `MemsetNodeParams` and `Memcpy3D` describe them."""
 
-_LATER = frozenset({"cuLibraryGetKernelCount", "cuLibraryEnumerateKernels", "cuKernelGetName", "cuKernelGetParamInfo"})
-"""Came with CUDA 12.4: where they are missing, reflection is."""
+_LATER = frozenset(
+    {
+        "cuCtxRecordEvent",
+        "cuLibraryGetKernelCount",
+        "cuLibraryEnumerateKernels",
+        "cuKernelGetName",
+        "cuKernelGetParamInfo",
+    }
+)
+"""Came with CUDA 12.4 and 12.5: where they are missing, something else is done or reflection is missing."""
 
 
 class Attribute:
@@ -389,6 +416,10 @@ class Native:
         if code:
             raise self.error("cuEventRecord", code)
 
+    def record_context(self, event: int, context: int) -> None:
+        """Set an event behind what is on all streams of a context now, also on those that were destroyed."""
+        self._call("cuCtxRecordEvent", context, event)
+
     def event_over(self, event: int) -> bool:
         """Whether an event has happened."""
         return self._ready("cuEventQuery", event)
@@ -514,8 +545,25 @@ class Native:
         self._call("cuLibraryEnumerateKernels", handles, count, library)
         return {self._get(c_char_p, "cuKernelGetName", kernel).decode(): int(kernel or 0) for kernel in handles}
 
+    def module(self, library: int) -> int:
+        """Have all of a library brought into the context; what is wrong with it is told here. May block."""
+        return int(self._get(c_void_p, "cuLibraryGetModule", library))
+
+    def load_log(self, image: bytes) -> str:
+        """Return what CUDA says about code that it does not take; nothing about other code. Blocks while work runs."""
+        text = ctypes.create_string_buffer(_LOG_BYTES)
+        options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+        values = (c_void_p * 2)(ctypes.addressof(text), _LOG_BYTES)
+        module = c_void_p()
+        if self._calls["cuModuleLoadDataEx"](byref(module), image, 2, options, values) == SUCCESS:
+            self._call("cuModuleUnload", module)
+        return text.value.decode(errors="replace").strip()
+
     def kernel_parameters(self, kernel: int) -> list[tuple[int, int]] | None:
-        """Return offset and size of each parameter; None where the driver cannot tell."""
+        """Return offset and size of each parameter; None where the driver cannot tell.
+
+        Of code that is not on the GPU yet it brings it there, which blocks while work runs.
+        """
         if not self.has("cuKernelGetParamInfo"):
             return None
         found: list[tuple[int, int]] = []

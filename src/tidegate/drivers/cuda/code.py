@@ -14,12 +14,13 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from tidegate._core import process
 from tidegate._core.background import reaper
 
+from ._errors import is_not_found
 from ._native import Native, NativeError
 from .page_locked import at_rest, open_devices
 
@@ -37,30 +38,72 @@ _BREAK = 0.05
 Result = TypeVar("Result")
 
 
+class Loaded(NamedTuple):
+    """A function that is on the GPU; `parameters` are None where the driver cannot tell."""
+
+    handle: int
+    parameters: list[tuple[int, int]] | None
+
+
 class Library:
-    """Code by its content, and the functions of it that are on the GPU."""
+    """Code by its content, and the functions of it that are on the GPU.
+
+    To load a library is quick, and nobody looks at it then: what is wrong with it is told by whichever call needs it
+    first. Of those each may have to bring it onto the GPU, even one that only asks for the size of a parameter.
+    """
 
     def __init__(self, native: Native, image: bytes) -> None:
         self._native = native
         self.handle = native.load_library(image)
-        self._functions: dict[str, int] = {}
+        self._functions: dict[str, Loaded] = {}
+        self._names: list[str] | None = None
 
-    def function(self, name: str) -> int:
-        """Return a function, having it brought onto the GPU if it is not there. The context is current."""
-        found = self._functions.get(name)
-        if found is None:
-            kernel = self._native.kernel(self.handle, name)
-            found = when_at_rest(lambda: self._native.function(kernel))
-            self._functions[name] = found
-        return found
+    def functions(self, name: str | None = None) -> dict[str, Loaded]:
+        """Return one function, or all of them, brought onto the GPU if they are not there. The context is current.
 
-    def kernel(self, name: str) -> int:
-        """Return a kernel, which need not be on the GPU yet."""
-        return self._native.kernel(self.handle, name)
+        Raises:
+            NativeError: CUDA does not take the code; or it has no such function, which is a code of its own.
 
-    def kernels(self) -> dict[str, int]:
-        """Return all kernels by name."""
-        return self._native.kernels(self.handle)
+        """
+        names = self._names if name is None else [name]
+        if names is None or any(each not in self._functions for each in names):
+            when_at_rest(lambda: self._bring(name))
+        names = self._names if name is None else [name]
+        return {each: self._functions[each] for each in names or ()}
+
+    def _bring(self, name: str | None) -> None:
+        native = self._native
+        if name is None:
+            kernels = native.kernels(self.handle)
+            if not kernels:
+                native.module(self.handle)  # of code that no card takes, CUDA says that it has no kernels
+        else:
+            kernels = {name: self._kernel(name)}
+        for each, kernel in kernels.items():
+            if each not in self._functions:
+                function = native.function(kernel)
+                self._functions[each] = Loaded(function, native.kernel_parameters(kernel))
+        if name is None:
+            self._names = list(kernels)
+
+    def _kernel(self, name: str) -> int:
+        try:
+            return self._native.kernel(self.handle, name)
+        except NativeError as error:
+            if is_not_found(error):
+                self._native.module(self.handle)  # it may have none because nothing of it is any good
+            raise
+
+    def names(self) -> list[str]:
+        """Return which kernels there are, as far as that can be told."""
+        return when_at_rest(lambda: list(self._native.kernels(self.handle)))
+
+    def log(self, image: bytes) -> str:
+        """Return what CUDA has to say about its code, which it did not take. The context is current."""
+        try:
+            return when_at_rest(lambda: self._native.load_log(image))
+        except NativeError:
+            return ""
 
 
 class Code:

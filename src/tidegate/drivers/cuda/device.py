@@ -35,6 +35,7 @@ from tidegate.driver import DriverDevice, DriverPool, DriverQueue, Recording, Si
 from tidegate.errors import InvalidArgumentError, ResourceExhaustedError
 from tidegate.types import DeviceInfo, MemoryKind
 
+from . import compiled
 from . import transfers as _transfers  # noqa: F401 - adds its encoders
 from ._errors import translate, translated
 from ._native import Attribute, Native, NativeError
@@ -49,9 +50,9 @@ from .page_locked import LockedBlock, forget, join, reserve_of
 from .queue import CudaQueue
 from .retire import Sleepers
 from .staging import StagingRing, TransferEngine
-from .stream import EventStream, Stream
-from .submit import Submit, choose
-from .timepoint_pool import TimepointPool
+from .stream import BUDGET, EventStream, Stream
+from .submit import CompiledSubmit, Submit, choose
+from .timepoint_pool import NativeTimepoint, TimepointPool
 
 STREAMS = 24
 FOREIGN = 40
@@ -147,6 +148,7 @@ class CudaDevice(DriverDevice):
         self.timepoints = TimepointPool(self.event_pool, self.lock)
         self.sleepers = Sleepers(self)
         self._pool = CudaPool(self, options.get("memory"))
+        self._pools: WeakSet[CudaPool] = WeakSet()
         self.staging = StagingRing(self)
         self.transfers = TransferEngine(self)
         self.interop = CudaInterop(self)
@@ -166,6 +168,18 @@ class CudaDevice(DriverDevice):
 
     def queue(self, kind: str, priority: int) -> DriverQueue:
         return CudaQueue(self, max(self._greatest, min(self._least, -priority)))
+
+    def express_port(self, priority: int) -> Any:
+        """Return the express port for a queue of a priority, or None where there is no such way."""
+        if not isinstance(self.submit, CompiledSubmit) or self.options["epochs"] == "events":
+            return None
+        if not compiled.serve(Stream, NativeTimepoint, Event):
+            return None
+        with self.lock:
+            streams, points = self.streams_of(priority), self.timepoints.free
+        return compiled.module.Port(
+            self, self.lock, self.quiet, self.garbage, points, streams, self.context, priority, BUDGET
+        )
 
     def streams_of(self, priority: int) -> list[Stream]:
         """Return the streams of a priority. The caller holds the lock."""
@@ -234,6 +248,8 @@ class CudaDevice(DriverDevice):
         if self._closed or self.doomed is not None:
             return
         with translated(), self.entered(), self.lock:
+            if stream not in self.all_streams():
+                return  # the device is being closed
             event = self.sleep_events.take()
             self.native.record_event(event.handle, stream.handle)
             self.after_event(event, lambda: self.return_stream(stream))
@@ -257,7 +273,9 @@ class CudaDevice(DriverDevice):
 
     def create_pool(self, budget: int | None) -> CudaPool:
         with translated(f"device {self.info.uri!r}"), self.entered():
-            return CudaPool(self, budget)
+            pool = CudaPool(self, budget)
+        self._pools.add(pool)
+        return pool
 
     @property
     def default_pool(self) -> CudaPool:
@@ -280,13 +298,25 @@ class CudaDevice(DriverDevice):
     def trim(self) -> None:
         with translated(f"device {self.info.uri!r}"), self.entered():
             with self.lock:
+                for stream in self.all_streams():
+                    stream.tidy()
                 self.sweep()
-            self.timepoints.trim()
-            self.event_pool.trim()
-            self.sleep_events.trim()
+            self.staging.tidy()
             self._pool.trim()
+            self._trim_events()
+
+    def _trim_events(self) -> None:
+        """Destroy the events that nobody uses."""
+        self.timepoints.trim()
+        self.event_pool.trim()
+        self.sleep_events.trim()
 
     # Its end ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, and its streams are gone."""
+        return self._closed
 
     def doom(self, error: NativeError) -> None:
         """Note, under the lock, that the device is gone; who holds it tells the core when it has let go."""
@@ -325,17 +355,17 @@ class CudaDevice(DriverDevice):
         with self.lock:
             self.sweep()
         self.code.leave(self)
-        if self._words_block is not None:
-            self._destroy_streams()
-        self.timepoints.trim(0)
-        self.event_pool.trim(0)
-        self.sleep_events.trim(0)
+        with self.lock:
+            if self._words_block is not None:
+                self._destroy_streams()
         self.sleepers.close()
         self.staging.close()
         block, self._words_block = self._words_block, None
         if block is not None:
             self._page_locked.give(block)
-        self._pool.close()
+        for pool in (*self._pools, self._pool):
+            pool.close()
+        self._trim_events()
         for name in ("_import_stream", "memory_stream"):
             stream = getattr(self, name)
             if stream:

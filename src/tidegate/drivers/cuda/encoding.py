@@ -30,10 +30,12 @@ class Encoded:
         over: called once when the epoch is over and before the submission retires; it may be called on any thread, and
             again if an interrupt cut it short.
         keep: what must live until then.
+        silent: whether no word shall be raised behind it: see `stream`.
 
     """
 
     __slots__ = ("keep", "over", "places")
+    silent = False
 
     def __init__(self, places: int = 1, over: Callable[[], None] | None = None, keep: Any = None) -> None:
         self.places = places
@@ -48,7 +50,7 @@ class Encoded:
         for each in waits:
             stream.device.native.wait_event(stream.handle, each)
         self.run(stream)
-        stream.device.submit.close(stream.handle, stream.word, epoch, event)
+        stream.device.submit.close(stream.handle, 0 if self.silent else stream.word, epoch, event)
 
 
 class NotNow(Exception):
@@ -95,6 +97,13 @@ class EncodedCopy(Encoded):
 
     def run(self, stream: Stream) -> None:
         stream.device.native.copy(self.target, self.source, self.nbytes, stream.handle)
+
+
+class EncodedTransfer(EncodedCopy):
+    """A copy between host and device that takes a while."""
+
+    __slots__ = ()
+    silent = True
 
 
 class EncodedLaunch(Encoded):

@@ -2,7 +2,8 @@
 
 An event is shared: the submission behind which it was recorded holds it, and so does each thread that sleeps for it.
 It may be recorded anew when the last of them has let go. Streams that wait for it hold nothing, because a wait looks at
-the event once, when it is given to the stream.
+the event once, when it is given to the stream. One that is forgotten by all of them, because an interrupt came between
+taking it and noting it, leaves its handle for whoever needs one next.
 
 There are two kinds. Records of plain events are free, however many. A thread that shall *sleep* for an event needs one
 made for that, and of those a stream takes 56 records behind running work before the next one blocks its caller: so they
@@ -12,20 +13,31 @@ are recorded only for somebody who sleeps.
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 from ._native import Native
 
 START = 32
+"""So many are made at a time."""
 
 
 class Event:
-    """A native event and how many use it."""
+    """A native event and how many use it; `left` takes the handle if nobody does."""
 
-    __slots__ = ("handle", "uses")
+    __slots__ = ("handle", "left", "uses")
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, left: deque[int]) -> None:
         self.handle = handle
+        self.left = left
         self.uses = 0
+
+    def __del__(self) -> None:
+        try:
+            handle, left = self.handle, self.left
+        except AttributeError:
+            return  # interrupted in the constructor
+        if handle:
+            left.append(handle)
 
 
 class EventPool:
@@ -43,7 +55,7 @@ class EventPool:
         self._blocking = blocking
         self._lock = lock
         self._free: list[Event] = []
-        self.made = 0
+        self._left: deque[int] = deque()
 
     def take(self) -> Event:
         """Return an event of one's own; there is no limit to how many."""
@@ -55,9 +67,11 @@ class EventPool:
             return event
 
     def _grow(self) -> None:
-        for _ in range(START):
-            self._free.append(Event(self._native.create_event(self._blocking)))
-            self.made += 1
+        left = self._left
+        while left:
+            self._free.append(Event(left.popleft(), left))
+        for _ in range(0 if self._free else START):
+            self._free.append(Event(self._native.create_event(self._blocking), left))
 
     def share(self, event: Event) -> Event:
         """Count one more use."""
@@ -72,9 +86,12 @@ class EventPool:
             if event.uses == 0:
                 self._free.append(event)
 
-    def trim(self, keep: int = START) -> None:
-        """Destroy what is free beyond `keep`."""
+    def trim(self) -> None:
+        """Destroy what is free."""
         with self._lock:
-            while len(self._free) > keep:
-                self._native.destroy_event(self._free.pop().handle)
-                self.made -= 1
+            while self._free:
+                event = self._free.pop()
+                handle, event.handle = event.handle, 0  # before: it must not be left behind as one that is there
+                self._native.destroy_event(handle)
+            while self._left:
+                self._native.destroy_event(self._left.popleft())

@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate.driver import DriverFunction, Signature, refuse_source
-from tidegate.errors import CompileError, DriverUnavailableError, InvalidArgumentError, UnsupportedError
+from tidegate.errors import (
+    CompileError,
+    DriverUnavailableError,
+    InvalidArgumentError,
+    TidegateError,
+    UnsupportedError,
+)
 from tidegate.types import Limits
 
-from ._errors import translate, translated
+from . import compiled
+from ._errors import is_not_found, translate, translated
 from ._native import Attribute, FunctionAttribute, Launch, NativeError
 from ._nvrtc import CompilerError, Nvrtc
-from .code import Library
+from .code import Library, Loaded
 from .cubin_cache import cached
 
 if TYPE_CHECKING:
@@ -68,6 +75,7 @@ class Layout:
         order: Sequence[int] | None = None,
     ) -> None:
         self._name = name
+        self.parameters = tuple(parameters)
         self.offsets = [offset for offset, _ in parameters]
         self.size = sum(parameters[-1]) if parameters else 0
         self._order = order
@@ -166,6 +174,7 @@ class CudaFunction(DriverFunction):
         device: the device.
         library: the code.
         name: as the source has it.
+        loaded: what it is on the GPU.
         signature: what was declared, or None.
         workgroup: threads per block.
         launching: how it is launched: `cooperative` and `cluster`.
@@ -177,23 +186,30 @@ class CudaFunction(DriverFunction):
         device: CudaDevice,
         library: Library,
         name: str,
+        loaded: Loaded,
         signature: Signature | None,
         workgroup: Groups,
         launching: dict[str, Any],
     ) -> None:
-        native = device.native
         self._library = library
         self.name = name
         self.workgroup = workgroup
         self._launching = launching
-        self._parameters = native.kernel_parameters(library.kernel(name))
+        self.handle, self._parameters = loaded
         self._layouts: dict[int, Layout] = {}
         if signature is not None:
             self.bindings, self.constants = signature.bindings, signature.constants
             self._declared(signature)
-        self.handle = library.function(name)
         self.limits = self._find_limits(device)
         self._shared_arguments: Arguments | None = None
+        self.plan = self._plan(signature)
+        """How the C module launches it, if it can."""
+
+    def _plan(self, signature: Signature | None) -> Any:
+        if compiled.module is None or signature is None or any(self._launching.values()):
+            return None
+        layout = self._layouts[signature.bindings]
+        return compiled.module.plan(self.handle, *self.workgroup, signature.bindings, layout.parameters)
 
     def _declared(self, signature: Signature) -> None:
         sizes = [8] * signature.bindings + [kind.itemsize for kind in signature.constants]
@@ -225,7 +241,7 @@ class CudaFunction(DriverFunction):
         if any(size != 8 for (_, size), letter in zip(found, order, strict=True) if letter == "b"):
             raise InvalidArgumentError(f"function {self.name!r}: the order {order!r} has a binding that is no pointer")
         other = copy(self)
-        other.bindings, other._shared_arguments = bindings, None
+        other.bindings, other._shared_arguments, other.plan = bindings, None, None
         other._layouts = {bindings: Layout(self.name, found, bindings, order=arguments)}
         return other
 
@@ -323,20 +339,19 @@ class Loader:
         if signature is not None:
             workgroup = signature.workgroup
         image = self._image(device, source, format or _guess(source), flags, signature)
-        label = signature.name if signature else "source"
+        label = f"kernel {signature.name!r}" if signature else "source"
+        library: Library | None = None
         try:
             library = device.code.library(image)
-            names = [signature.name] if signature else list(library.kernels())
-            return {name: CudaFunction(device, library, name, signature, workgroup, launching) for name in names}
+            loaded = library.functions(signature.name if signature else None)
+            if not loaded:
+                raise _nothing_in(device)
+            return {
+                name: CudaFunction(device, library, name, found, signature, workgroup, launching)
+                for name, found in loaded.items()
+            }
         except NativeError as error:
-            if signature is not None and error.code == 500:
-                raise CompileError(
-                    f"kernel {signature.name!r}: the code has no such entry point; it has"
-                    f" {', '.join(library.kernels()) or 'none that can be told'}."
-                    ' In CUDA C++ it must be extern "C"',
-                    log="",
-                ) from error
-            raise translate(error, f"kernel {label!r}") from error
+            raise _refused(label, library, image, error) from error
 
     def _image(
         self, device: CudaDevice, source: object, format: str, flags: list[str], signature: Signature | None
@@ -382,6 +397,26 @@ class Loader:
                     f" PTX and cubins load without it ({error})"
                 ) from error
         return self._compiler
+
+
+def _nothing_in(device: CudaDevice) -> TidegateError:
+    """Return the error for code in which no kernel is found."""
+    if not device.native.has("cuLibraryEnumerateKernels") or not device.native.has("cuKernelGetName"):
+        return UnsupportedError("this CUDA driver does not tell which kernels code has: load each as a tg.Kernel")
+    return CompileError('the code has no kernels. In CUDA C++ they are extern "C" __global__ functions', log="")
+
+
+def _refused(label: str, library: Library | None, image: bytes, error: NativeError) -> TidegateError:
+    """Return the error for code that CUDA does not take, with what it has to say about that."""
+    if library is not None and is_not_found(error):
+        names = ", ".join(library.names()) or "none that can be told"
+        return CompileError(
+            f'{label}: the code has no such entry point; it has {names}. In CUDA C++ it must be extern "C"', log=""
+        )
+    found = translate(error, label)
+    if library is not None and isinstance(found, CompileError):
+        found.log = library.log(image)
+    return found
 
 
 def _guess(source: object) -> str:

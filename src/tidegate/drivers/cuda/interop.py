@@ -35,6 +35,7 @@ from ._native import NativeError
 from .encoding import REPORTED
 from .indirect import SplitCommandBuffer
 from .queue import CudaQueue
+from .storage import ANY
 from .stream import BUDGET, Stream
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class StreamQueue(CudaQueue):
 
     def __init__(self, device: CudaDevice, stream: Stream, foreign: bool) -> None:
         super().__init__(device, 0)
+        self.express = None
         self._process = process.here
         self._one = stream
         self._budget = BUDGET // 4 if foreign else BUDGET
@@ -171,7 +173,7 @@ class CudaInterop(Interop):
     def exported(self, storage: Storage, stream: object) -> None:
         block = getattr(storage, "block", None)
         if block is not None:
-            block.exported.add(stream_handle(stream))
+            block.exported.add(ANY if stream is None else stream_handle(stream))
 
     def follow(self, stream: object, timeline: EpochTimeline, epoch: int) -> None:
         assert isinstance(timeline, Stream)

@@ -293,6 +293,7 @@ class CudaPool(DriverPool):
     def close(self) -> None:
         """The device ends; nothing is in flight, the context is current. What lives is freed when it is let go."""
         self._look()
+        self._leave_to_the_device()
         with self._lock:
             self._collect()
             self._home = _LEGACY
@@ -302,18 +303,39 @@ class CudaPool(DriverPool):
         forget(self._device)
         self.page_locked.release()
 
+    def _leave_to_the_device(self) -> None:
+        """Nobody will look again: have what is still used be freed behind that. The context is current."""
+        blocks = [each for each in (*self._returned, *self._young) if isinstance(each, Block)]
+        if all(block.birth is None for block in blocks):
+            return
+        stream = self._native.create_stream()  # it may wait for as long as it takes, and nothing else is behind that
+        try:
+            for block in blocks:
+                if block.birth is not None and not block.freed and block.follow(self._device, stream):
+                    with self._lock:
+                        self._free(block, stream)
+                    block.birth = None
+        finally:
+            self._native.destroy_stream(stream)  # which stops nothing
+
     def _end_late(self) -> None:
+        """Free what was let go of after the device was closed, or the pool dropped; and behind the last, the pool."""
         device = self._device
         if device.doomed is not None:
             return
         try:
-            with device.entered(), self._lock:
-                self._collect()
-                if self._live == 0:
-                    self._destroy()
+            with device.entered():
+                self._look()
+                self._leave_to_the_device()
+                device.event_pool.trim()  # of a device that is closed nobody else would
+                with self._lock:
+                    self._collect()
+                    if self._live == 0:
+                        self._destroy()
         except NativeError:
             return  # nothing of it keeps the context any more
-        self.page_locked.release()
+        if device.closed:
+            self.page_locked.release()
 
     def _destroy(self) -> None:
         pool, self._pool = self._pool, 0
@@ -327,19 +349,7 @@ class CudaPool(DriverPool):
         except AttributeError:
             return
         if self._pool and not known.forked and not known.exiting and self._device.doomed is None:
-            blocks = [each for each in (*self._returned, *self._young) if isinstance(each, Block)]
-            addresses = [block.address for block in blocks if not block.freed]
-            reaper.leave(_destroy_dropped, self._device, self._pool, addresses)
-
-
-def _destroy_dropped(device: CudaDevice, pool: int, addresses: list[int]) -> None:
-    """End a pool that was dropped: no storage of it lives any more."""
-    native = device.native
-    try:
-        with device.entered():
-            for address in addresses:
-                native.free(address, _LEGACY)
-            native.destroy_pool(pool)
-        native.release_primary_context(device.handle)
-    except NativeError:
-        pass  # the device is lost, and the memory with it
+            # Storages of it may be found to be garbage together with it, and let go of behind this.
+            self._home = _LEGACY
+            self._closed = True
+            reaper.leave(self._end_late)

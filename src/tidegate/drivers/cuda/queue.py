@@ -41,6 +41,7 @@ class CudaQueue(DriverQueue):
         self._device = device
         self._priority = priority
         self._last: Stream | None = None
+        self.express = device.express_port(priority)
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
         device = self._device
@@ -72,8 +73,10 @@ class CudaQueue(DriverQueue):
 
     def _issue_locked(self, ticket: Ticket, work: Work, kind: type[Work], open_waits: Waits) -> bool:
         encoder = ENCODERS.get(kind)
-        stream = None if encoder is None or self._device.quiet else self._choose(open_waits)  # it may have come since
-        if stream is None or encoder is None:
+        if encoder is None or self._device.quiet:  # it may have come since
+            return False
+        stream = self._choose(open_waits)
+        if stream is None:
             return False
         stream.open_waits = bool(open_waits)
         try:
@@ -83,16 +86,15 @@ class CudaQueue(DriverQueue):
         foreign = [wait for wait in open_waits if wait[0] is not stream] if open_waits else ()
         stream.put(ticket, encoded, foreign)
         self._last = stream
+        if self.express is not None:
+            self.express.last = stream
         return True
 
     def _choose(self, open_waits: Waits) -> Stream | None:
         if not open_waits:
             last = self._last
             return last if last is not None and last.idle and not last.lent else self._independent()
-        may_park = len(open_waits) == 1
-        if not may_park:
-            may_park = self._device.may_park()
-        if may_park:
+        if len(open_waits) == 1 or self._device.may_park():
             for stream, epoch in open_waits:
                 mine = stream.priority == self._priority and not stream.lent  # and no other library's
                 if mine and epoch == stream.issued and stream.places < BUDGET:
@@ -104,6 +106,8 @@ class CudaQueue(DriverQueue):
         empty = device.empty_stream(self._priority)
         if empty is not None:
             return empty
+        if self.express is not None:
+            self.express.full = True
         streams = [stream for stream in device.streams_of(self._priority) if not stream.lent and not stream.parked]
         least = min(streams, key=_load, default=None)
         if least is not None:

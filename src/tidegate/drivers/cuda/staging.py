@@ -111,6 +111,11 @@ class StagingRing:
             self._collect()
             return self._gaps.free
 
+    def tidy(self) -> None:
+        """Take in what is over."""
+        with self._lock:
+            self._collect()
+
     def take(self, nbytes: int) -> StagingPiece:
         """Reserve. The context is current.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,45 +12,98 @@ from tidegate.driver import Storage
 from tidegate.errors import UnsupportedError
 from tidegate.types import MemoryKind
 
-from ._errors import OUT_OF_MEMORY, translate
+from ._errors import OUT_OF_MEMORY, may_pass, translate
 from ._native import NativeError
 from .memory_account import Departure
 from .page_locked import LockedBlock, Locking
 
 if TYPE_CHECKING:
     from .device import CudaDevice
+    from .event_pool import Event
     from .memory_pools import CudaPool
     from .stream import Stream
 
 
+ANY = -1
+"""Whichever stream: of some users nobody knows which it is."""
+_LEGACY = frozenset({0, 1})
+
+
 class Consumers:
-    """What other libraries have on the streams that an exported block was given to: the block outlives that.
+    """What runs on the streams that a block was given to, ours or other libraries': the block outlives that.
 
     They let go of memory when they need it no more for what they will submit; what they have submitted may still run.
+    By then their stream may be gone, and CUDA does not check handles: to name one that was destroyed ends the process.
+    So only the default stream, which is always there, and those of ours are named; for all others an event stands
+    behind whatever the context runs at that moment. Drivers before CUDA 12.5 have no such event: there, other
+    libraries must keep their stream for as long as the memory.
+
+    Such an event is refused while somebody captures a stream. Then it is asked for again at the next look.
+
+    Args:
+        device: the device. The caller holds its lock, with the context current.
+        streams: their handles; `ANY` for one that is not known.
+        ours: whether they are ours, and there.
+
     """
 
     reached = 0
 
-    def __init__(self, device: CudaDevice, streams: set[int]) -> None:
+    def __init__(self, device: CudaDevice, streams: set[int], ours: bool = False) -> None:
         self._device = device
-        self._events = []
-        for stream in streams:
-            event = device.event_pool.take()
-            try:
-                device.native.record_event(event.handle, stream)
-            except NativeError:
-                device.event_pool.give(event)  # the stream is gone, and what was on it
-            else:
-                self._events.append(event)
+        self._events: list[Event] = []
+        named = ours or not device.native.has("cuCtxRecordEvent")
+        self._named = {max(each, 0) for each in streams if named or each in _LEGACY}
+        self._whole = not named and not streams <= _LEGACY
+        self._ask()
+
+    def _ask(self) -> None:
+        """Record what is not recorded yet."""
+        native, context = self._device.native, self._device.context
+        for stream in tuple(self._named):
+            if self._record(native.record_event, stream):
+                self._named.discard(stream)
+        if self._whole and self._record(native.record_context, context):
+            self._whole = False
+
+    def _record(self, record: Callable[[int, int], None], place: int) -> bool:
+        """Return whether no more is to be done about it."""
+        try:
+            event = self._device.event_pool.take()
+            record(event.handle, place)
+        except NativeError as error:
+            return not may_pass(error)  # otherwise the device is lost, and the memory with it
+        self._events.append(event)
+        return True
 
     @property
     def idle(self) -> bool:
         """Whether all of it is over."""
         device = self._device
         with device.entered(), device.lock:
-            while self._events and device.native.event_over(self._events[-1].handle):
+            self._ask()
+            while self._events and self._over(self._events[-1]):
                 device.event_pool.give(self._events.pop())
-        return not self._events
+        return not self._events and self._known
+
+    def _over(self, event: Event) -> bool:
+        try:
+            return self._device.native.event_over(event.handle)
+        except NativeError as error:
+            return not may_pass(error)
+
+    @property
+    def _known(self) -> bool:
+        return not self._named and not self._whole
+
+    def precede(self, stream: int) -> bool:
+        """Have a stream wait for it, if there is an event for all of it. Under the lock, with the context current."""
+        if not self._known:
+            return False
+        while self._events:
+            self._device.native.wait_event(stream, self._events[-1].handle)
+            self._device.event_pool.give(self._events.pop())
+        return True
 
 
 class Block(Departure):
@@ -75,20 +129,35 @@ class Block(Departure):
         self.epoch = 0 if birth is None else birth.issued + 1
         self.freed = False
 
+    def follow(self, device: CudaDevice, stream: int) -> bool:
+        """Have a stream wait for what it must outlive, if that is known. Not under the pool's lock, in the context."""
+        birth = self.birth
+        if birth is None:
+            return True
+        with device.lock:
+            users = birth if isinstance(birth, Consumers) else _on(device, birth)
+            return users.precede(stream)
+
     def look(self, device: CudaDevice) -> None:
         """Nobody refers to it any more: find out what it must still outlive. Not under the pool's lock."""
         if self.exported:
             with device.entered(), device.lock:
-                streams, self.exported = self.exported, set()
-                self.birth, self.epoch = Consumers(device, streams), 1
+                self.birth, self.epoch = Consumers(device, self.exported), 1
+                self.exported = set()
         birth = self.birth
         if birth is not None and birth.idle and birth.reached < self.epoch and not isinstance(birth, Consumers):
             # An interrupt came between the allocation and its epoch: nothing but the stream's end tells of it.
             with device.entered(), device.lock:
-                birth = self.birth = Consumers(device, {birth.handle})
+                birth = self.birth = _on(device, birth)
                 self.epoch = 1
         if birth is not None and (birth.reached >= self.epoch or (isinstance(birth, Consumers) and birth.idle)):
             self.birth = None
+
+
+def _on(device: CudaDevice, stream: Stream) -> Consumers:
+    """Return what is on a timeline's stream now. Under the device's lock, with the context current."""
+    ours = stream.priority is not None and stream in device.all_streams()
+    return Consumers(device, {stream.handle if ours else ANY}, ours)
 
 
 class CudaStorage(Storage):

@@ -5,14 +5,28 @@ A submission of one kernel is one call in C, and four in Python. Both keep the G
 
 from __future__ import annotations
 
-import os
+import ctypes
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from . import compiled
 from ._native import Launch, Native
 from .page_locked import open_devices
 
-_STEPS = {1: "cuStreamWaitEvent", 2: "cuLaunchKernel", 3: "cuStreamWriteValue64", 4: "cuEventRecord"}
+_STEPS = dict(
+    enumerate(
+        (
+            "cuStreamWaitEvent",
+            "cuLaunchKernel",
+            "cuStreamWriteValue64",
+            "cuEventRecord",
+            "cuMemcpyAsync",
+            "cuEventSynchronize",
+        ),
+        1,
+    )
+)
 _ADDRESSES = (
     "cuCtxGetCurrent",
     "cuCtxPushCurrent_v2",
@@ -21,7 +35,12 @@ _ADDRESSES = (
     "cuLaunchKernel",
     "cuStreamWriteValue64_v2",
     "cuEventRecord",
+    "cuMemcpyAsync",
+    "cuEventSynchronize",
 )
+
+Slots = Sequence[tuple[int, int]]
+"""Page-locked memory, each with an event."""
 
 
 class Submit:
@@ -56,6 +75,33 @@ class Submit:
         finally:
             self.close(stream, word, epoch, event)
 
+    def carry(self, upload: bool, host: int, address: int, nbytes: int, piece: int, slots: Slots, stream: int) -> None:
+        """Copy between ordinary host memory and the device, piece by piece through page-locked slots; blocks.
+
+        While one piece is on the link the next one is copied on the host.
+        """
+        native = self._native
+        begun: deque[tuple[int, int, int, int]] = deque()
+
+        def finish() -> None:
+            slot, event, begin, size = begun.popleft()
+            native.synchronize_event(event)
+            if not upload:
+                ctypes.memmove(host + begin, slot, size)
+
+        for number, begin in enumerate(range(0, nbytes, piece)):
+            slot, event = slots[number % len(slots)]
+            size = min(piece, nbytes - begin)
+            if len(begun) == len(slots):
+                finish()
+            if upload:
+                ctypes.memmove(slot, host + begin, size)
+            native.copy(*((address + begin, slot) if upload else (slot, address + begin)), size, stream)
+            native.record_event(event, stream)
+            begun.append((slot, event, begin, size))
+        while begun:
+            finish()
+
 
 class CompiledSubmit(Submit):
     """The C form."""
@@ -67,6 +113,7 @@ class CompiledSubmit(Submit):
         self._leave = module.leave
         self._close = module.close
         self._launch = module.launch
+        self._carry = module.carry
 
     def enter(self, context: int) -> bool:
         pushed = self._enter(context)
@@ -84,6 +131,11 @@ class CompiledSubmit(Submit):
         if code:
             raise self._native.error(_STEPS[code >> 16], code & 0xFFFF)
 
+    def carry(self, upload: bool, host: int, address: int, nbytes: int, piece: int, slots: Slots, stream: int) -> None:
+        code = self._carry(upload, host, address, nbytes, piece, stream, *(number for slot in slots for number in slot))
+        if code:
+            raise self._native.error(_STEPS[code >> 16], code & 0xFFFF)
+
     def launch(self, stream: int, launch: Launch, word: int, epoch: int, event: int, waits: Sequence[int] = ()) -> None:
         function, grid, block, shared, params, _, cooperative, cluster = launch
         if cooperative or cluster is not None:
@@ -96,15 +148,11 @@ class CompiledSubmit(Submit):
 
 def choose(native: Native, form: str, keeps_gil: bool) -> Submit:
     """Return the C form where it can serve, else the Python form."""
-    if form == "python" or not keeps_gil or os.environ.get("TIDEGATE_PURE", "0") not in ("", "0"):
-        return Submit(native)
-    try:
-        from . import _submit  # type: ignore[attr-defined]
-    except ImportError:
+    if form == "python" or not keeps_gil or compiled.module is None:
         return Submit(native)
     if not hasattr(native, "address") or _is_taken(native):
         return Submit(native)
-    return CompiledSubmit(native, _submit)
+    return CompiledSubmit(native, compiled.module)
 
 
 def _is_taken(native: Native) -> bool:

@@ -7,26 +7,29 @@ epoch, the event behind it, how many of the stream's places it takes, and what t
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 from .event_pool import Event, EventPool
 
 START = 32
+"""So many are made at a time."""
 
-
-NONE = Event(0)
+NONE = Event(0, deque())
 
 
 class NativeTimepoint:
     """The end of one submission on a stream."""
 
-    __slots__ = ("epoch", "event", "keep", "places")
+    __slots__ = ("epoch", "event", "keep", "places", "silent")
 
     def __init__(self) -> None:
         self.epoch = 0
         self.event: Event = NONE
         self.places = 0
         self.keep: Any = None
+        self.silent = False
+        """Whether only the event tells of its end."""
 
 
 class TimepointPool:
@@ -35,14 +38,22 @@ class TimepointPool:
     def __init__(self, events: EventPool, lock: threading.RLock) -> None:
         self._events = events
         self._lock = lock
-        self._free = [NativeTimepoint() for _ in range(START)]
+        self.free: list[NativeTimepoint] = []
 
     def take(self) -> NativeTimepoint:
         """Return one with an event of its own. The caller holds the lock."""
-        point = self._free.pop() if self._free else NativeTimepoint()
+        if not self.free:
+            self._grow()
+        point = self.free.pop()
         if point.event is NONE:
             point.event = self._events.take()
         return point
+
+    def _grow(self) -> None:
+        for _ in range(START):
+            point = NativeTimepoint()
+            point.event = self._events.take()
+            self.free.append(point)
 
     def give(self, point: NativeTimepoint) -> None:
         """Take one back. Its event stays with it, unless somebody still sleeps for that. The caller holds the lock."""
@@ -51,12 +62,12 @@ class TimepointPool:
             self._events.give(event)
             point.event = NONE
         point.keep = None
-        self._free.append(point)
+        self.free.append(point)
 
-    def trim(self, keep: int = START) -> None:
-        """Let go of what is free beyond `keep`."""
+    def trim(self) -> None:
+        """Let go of what is free."""
         with self._lock:
-            while len(self._free) > keep:
-                event = self._free.pop().event
+            while self.free:
+                event = self.free.pop().event
                 if event is not NONE:
                     self._events.give(event)

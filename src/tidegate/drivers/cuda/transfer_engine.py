@@ -5,6 +5,9 @@ several threads copy at once, because one moves 8 GB/s and the link takes 55. Me
 pieces of 4 MiB: 4 threads 28 GB/s, 8 threads 40 up and 34 down. Smaller pieces cost more in hand-overs, larger ones
 gain nothing. An array that was never touched is slower, 12 GB/s down: the system makes its pages meanwhile.
 
+A thread takes several pieces at a time, and in C (`submit`) has the GIL only before and behind them: beside a busy
+Python thread it would wait 5 ms for it at every piece.
+
 Such a transfer has no epoch: its end is reported to the sink.
 """
 
@@ -13,8 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections import deque
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core.background import report_unraisable
@@ -32,6 +34,8 @@ SLOTS = 2
 """Slots per thread: one is being filled while the other is on the link."""
 SMALLEST = 1 << 20
 """A transfer is not cut into smaller pieces than that, to wake no thread in vain."""
+RUN = 8
+"""So many pieces does a thread take at a time at most: then another transfer may have its turn."""
 _PATIENCE = 5.0
 
 
@@ -64,6 +68,8 @@ class Transfer:
 
 
 class _Slot:
+    """Page-locked memory for a piece, and the event behind its copy."""
+
     __slots__ = ("address", "block", "event")
 
     def __init__(self, block: LockedBlock, event: int) -> None:
@@ -75,8 +81,8 @@ class _Slot:
 class TransferEngine:
     """The threads. They begin at the first use, sleep when there is nothing to do, and end at `stop`.
 
-    What is put into the inbox is a transfer, once for each thread that shall take part. A thread that gets it takes one
-    piece, puts the transfer back behind the others, and so every transfer gets its turn.
+    What is put into the inbox is a transfer, once for each thread that shall take part. A thread that gets it takes
+    some pieces, puts the transfer back behind the others, and so every transfer gets its turn.
 
     Args:
         device: the device.
@@ -136,17 +142,22 @@ class TransferEngine:
 
     # For the threads -------------------------------------------------------------------------------------------------
 
-    def next_piece(self, transfer: Transfer) -> tuple[int, int] | None:
-        """Return where the next piece begins and how long it is; None if all have been begun."""
+    def next_run(self, transfer: Transfer) -> tuple[int, int] | None:
+        """Return where the next pieces begin and how long they are together; None if all have been begun.
+
+        The fewer are left the fewer at a time, so that the threads end together.
+        """
         with self._lock:
             begin = transfer.started
-            nbytes = min(transfer.piece, transfer.nbytes - begin)
+            left = transfer.nbytes - begin
+            pieces = max(1, min(RUN, left // (self.workers * transfer.piece)))
+            nbytes = min(pieces * transfer.piece, left)
             if nbytes <= 0 or transfer.error is not None:
                 return None
             transfer.started = begin + nbytes
             if begin == 0:
                 self._transfers.add(transfer)
-                for _ in range(min(self.workers, -(-transfer.nbytes // nbytes)) - 2):
+                for _ in range(min(self.workers, -(-transfer.nbytes // transfer.piece)) - 2):
                     self._inbox.put(transfer)
             if transfer.started < transfer.nbytes:
                 self._inbox.put(transfer)
@@ -159,8 +170,8 @@ class TransferEngine:
                 self._streams[upload] = self._device.native.create_stream()
             return self._streams[upload]
 
-    def piece_over(self, transfer: Transfer, nbytes: int, error: BaseException | None) -> None:
-        """A piece is over, well or not; behind the last one the end is told."""
+    def run_over(self, transfer: Transfer, nbytes: int, error: BaseException | None) -> None:
+        """Some pieces are over, well or not; behind the last one the end is told."""
         with self._lock:
             transfer.over += nbytes
             transfer.error = transfer.error or error
@@ -190,109 +201,55 @@ class TransferEngine:
         self._page_locked.give(slot.block)
         self._device.native.destroy_event(slot.event)
 
-    def get(self, block: bool) -> Transfer | None:
-        """Return the next transfer to take part in; None: stop.
-
-        Raises:
-            Empty: there is none, and `block` is False.
-
-        """
-        return self._inbox.get(block)
+    def get(self) -> Transfer | None:
+        """Return the next transfer to take part in; None: stop."""
+        return self._inbox.get()
 
 
 class _Worker:
-    """One thread: it begins pieces while it has slots, and ends the oldest when it has none or nothing to begin."""
+    """One thread, with slots of its own."""
 
     def __init__(self, engine: TransferEngine) -> None:
         self._engine = engine
         self._device = engine._device
-        self._free: list[_Slot] = []
-        self._made = 0
-        self._begun: deque[tuple[_Slot, Transfer, int, int]] = deque()
+        self._slots: list[_Slot] = []
 
     def run(self) -> None:
         try:
             with self._device.entered():
                 while self._turn():
                     pass
-                for slot in self._free:
+                for slot in self._slots:
                     self._engine.give_slot(slot)
         except NativeError as error:
             if self._device.doomed is None:
                 report_unraisable(error, self)
 
     def _turn(self) -> bool:
-        """Do one thing. False: stop."""
-        try:
-            transfer = self._engine.get(block=not self._begun)
-        except Empty:
-            self._finish_oldest()
-            return True
+        """Take part in one transfer. False: stop."""
+        transfer = self._engine.get()
         if transfer is None:
-            while self._begun:
-                self._finish_oldest()
             return False
-        piece = self._engine.next_piece(transfer)
-        if piece is not None:
-            self._begin(transfer, *piece)
+        run = self._engine.next_run(transfer)
+        if run is not None:
+            error: BaseException | None = None
+            try:
+                self._move(transfer, *run)
+            except Exception as raised:
+                error = raised
+            self._engine.run_over(transfer, run[1], error)
         return True
 
-    def _begin(self, transfer: Transfer, begin: int, nbytes: int) -> None:
-        error: BaseException | None = None
-        try:
-            if transfer.visible:
-                _copy(transfer, transfer.address + begin, begin, nbytes)
-            else:
-                slot = self._slot()
-                self._put(transfer, slot, begin, nbytes)
-                self._begun.append((slot, transfer, begin, nbytes))
-                return
-        except Exception as raised:
-            error = raised
-        self._engine.piece_over(transfer, nbytes, error)
-
-    def _slot(self) -> _Slot:
-        if not self._free and self._made == SLOTS:
-            self._finish_oldest()
-        if self._free:
-            return self._free.pop()
-        slot = self._engine.take_slot()
-        self._made += 1
-        return slot
-
-    def _put(self, transfer: Transfer, slot: _Slot, begin: int, nbytes: int) -> None:
-        native = self._device.native
+    def _move(self, transfer: Transfer, begin: int, nbytes: int) -> None:
+        host, address = transfer.host + begin, transfer.address + begin
+        if transfer.visible:
+            ctypes.memmove(*((address, host) if transfer.upload else (host, address)), nbytes)
+            return
+        while len(self._slots) < SLOTS:
+            self._slots.append(self._engine.take_slot())
+        slots = [(slot.address, slot.event) for slot in self._slots]
         stream = self._engine.stream(transfer.upload)
-        try:
-            if transfer.upload:
-                _copy(transfer, slot.address, begin, nbytes)
-                native.copy(transfer.address + begin, slot.address, nbytes, stream)
-            else:
-                native.copy(slot.address, transfer.address + begin, nbytes, stream)
-            native.record_event(slot.event, stream)
-        except BaseException:
-            self._free.append(slot)
-            raise
-
-    def _finish_oldest(self) -> None:
-        slot, transfer, begin, nbytes = self._begun.popleft()
-        error: BaseException | None = None
-        try:
-            self._device.native.synchronize_event(slot.event)
-            if not transfer.upload:
-                _copy(transfer, slot.address, begin, nbytes)
-        except Exception as raised:
-            error = raised
-        self._free.append(slot)
-        self._engine.piece_over(transfer, nbytes, error)
-
-
-def _copy(transfer: Transfer, side: int, begin: int, nbytes: int) -> None:
-    """Copy a piece between the array and memory that the host sees too; without the GIL."""
-    if transfer.upload:
-        ctypes.memmove(side, transfer.host + begin, nbytes)
-    else:
-        ctypes.memmove(transfer.host + begin, side, nbytes)
+        self._device.submit.carry(transfer.upload, host, address, nbytes, transfer.piece, slots, stream)
 
 
 def transfer_of(ticket: Ticket, array: Any, storage: Storage, offset: int, nbytes: int, upload: bool) -> Transfer:

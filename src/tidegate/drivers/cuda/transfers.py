@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tidegate.driver import Allocate, Download, Free, Storage, Ticket, Update, Upload
 from tidegate.errors import InvalidArgumentError
 
-from .encoding import ENCODERS, NOTHING, REPORTED, Encoded, EncodedCopy, NotNow, address_of
+from .encoding import ENCODERS, NOTHING, REPORTED, Encoded, EncodedCopy, EncodedTransfer, NotNow, address_of
 from .memory_pools import CudaPool, CudaStorage
 from .staging import SHARE, AnyPiece
 from .transfer_engine import transfer_of
@@ -34,6 +34,10 @@ STAGED = SHARE
 """Up to so many bytes go through the ring, on the thread that issues."""
 _TINY = 8 << 10
 """Up to so many, asking whether they are page-locked costs more than to copy them."""
+
+
+_LARGE = 1 << 20
+"""From so many on, a copy must not keep others from running beside it."""
 
 
 # Memory -------------------------------------------------------------------------------------------------------------
@@ -143,6 +147,10 @@ def _is_locked(device: CudaDevice, array: Bytes) -> bool:
     return device.default_pool.page_locked.is_locked(array.ctypes.data, array.nbytes)
 
 
+def _transfer(nbytes: int) -> type[EncodedCopy]:
+    return EncodedTransfer if nbytes >= _LARGE else EncodedCopy
+
+
 def _encode_update(device: CudaDevice, work: Update, stream: Stream) -> Encoded:
     if not work.data:
         return NOTHING
@@ -158,7 +166,7 @@ def _encode_upload(device: CudaDevice, work: Upload, stream: Stream) -> Encoded:
         return NOTHING
     target = address_of(work.target)
     if (nbytes > _TINY or stream.open_waits) and _is_locked(device, array):
-        return EncodedCopy(target, array.ctypes.data, nbytes)
+        return _transfer(nbytes)(target, array.ctypes.data, nbytes)
     if stream.open_waits or _too_large(nbytes, stream):
         raise NotNow
     return _staged(device, target, array)
@@ -171,7 +179,7 @@ def _encode_download(device: CudaDevice, work: Download, stream: Stream) -> Enco
         return NOTHING
     source = address_of(work.source)
     if nbytes > _TINY and _is_locked(device, array):
-        return EncodedCopy(array.ctypes.data, source, nbytes)
+        return _transfer(nbytes)(array.ctypes.data, source, nbytes)
     if _too_large(nbytes, stream):
         raise NotNow
     # What waits on a stream may wait for long, and takes no more than the ring has.

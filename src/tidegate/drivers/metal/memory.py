@@ -7,19 +7,18 @@ a block that no GPU work uses. Everything is hazard-tracked, so that Metal order
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.driver import DriverPool, Sink, Storage
+from tidegate.driver import Storage
+from tidegate.drivers.block_pool import BlockPool
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._native import Object
 from tidegate.drivers.metal.heaps import Heaps
-from tidegate.errors import InvalidArgumentError, ResourceExhaustedError, UnsupportedError
+from tidegate.errors import ResourceExhaustedError, UnsupportedError
 from tidegate.types import MemoryKind
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ OPTIONS: Mapping[MemoryKind, int] = {
 }
 PAGE = 16 * 1024
 """A page of Apple's processors; Intel's are smaller, and divide it."""
-_SMALLEST = 256
-_STEP = 64
 
 
 class Block:
@@ -84,7 +81,7 @@ class PooledStorage(MetalStorage):
             pool, block = self._pool, self._block
         except AttributeError:
             return  # interrupted in the constructor; the pool still counts the block as handed out
-        pool.take_back(block)
+        pool.take_back(block, block.memory)
 
 
 class ImportedStorage(MetalStorage):
@@ -118,8 +115,8 @@ def import_array(device: MetalDevice, array: Bytes) -> ImportedStorage:
     return ImportedStorage(buffer, array)
 
 
-class MetalPool(DriverPool):
-    """Blocks by kind and size class. Thread safe; finalizers only append to `_returned`.
+class MetalPool(BlockPool[Block]):
+    """Buffers of Metal's by kind and size class.
 
     Args:
         device: whose memory it is.
@@ -129,29 +126,11 @@ class MetalPool(DriverPool):
     """
 
     def __init__(self, device: MetalDevice, budget: int | None, keep: int | None = None) -> None:
-        if budget is not None and budget < 0:
-            raise InvalidArgumentError(f"pool: the budget is {budget}, and must be 0 or more bytes")
+        super().__init__(budget, keep)
         self._native = device.native
         self._handle = device.handle
         self._largest = device.max_buffer_bytes
         self._heaps = Heaps(device.native, device.handle, OPTIONS["device"], budget)
-        self._budget = budget
-        self._keep = keep
-        self._lock = threading.RLock()  # a finalizer may allocate in the middle of an allocation; every step holds
-        self._free: dict[tuple[MemoryKind, int], list[Block]] = {}
-        self._returned: deque[Block] = deque()
-        self._allocated = 0
-        self._pooled = 0
-        self._peak = 0
-        self._allocations = 0
-        self._reuses = 0
-        self.sink: Sink | None = None
-
-    def take_back(self, block: Block) -> None:
-        """Note a block that nobody refers to any more. Called by finalizers."""
-        self._returned.append(block)
-        if self.sink is not None:
-            self.sink.room()
 
     def allocate(self, nbytes: int, memory: MemoryKind) -> PooledStorage:
         """Return storage, of a kept block where one fits.
@@ -160,33 +139,11 @@ class MetalPool(DriverPool):
             ResourceExhaustedError: the budget does not allow it, or Metal has no more.
 
         """
-        size = size_class(nbytes)
         with self._lock, self._native.autorelease_pool():
-            self._collect()
-            block = self._reuse(memory, size) or self._fresh(memory, size, nbytes)
-            self._allocated += size
-            self._allocations += 1
-            self._peak = max(self._peak, self._allocated)
+            block = self._take(memory, nbytes)
         return PooledStorage(self, block, nbytes)
 
-    def _reuse(self, memory: MemoryKind, size: int) -> Block | None:
-        kept = self._free.get((memory, size))
-        if not kept:
-            return None
-        self._pooled -= size
-        self._reuses += 1
-        return kept.pop()
-
-    def _fresh(self, memory: MemoryKind, size: int, nbytes: int) -> Block:
-        budget = self._budget
-        if budget is not None and self._allocated + self._pooled + size > budget:
-            self._drop_kept()
-            if self._allocated + size > budget:
-                raise ResourceExhaustedError(
-                    f"cannot allocate {nbytes} bytes: {self._allocated} of a budget of {budget} are in use",
-                    nbytes=nbytes,
-                    budget=budget,
-                )
+    def _make(self, memory: MemoryKind, size: int, nbytes: int) -> Block:
         if size > self._largest:
             raise ResourceExhaustedError(
                 f"cannot allocate {nbytes} bytes: Metal's buffers have at most {self._largest} here", nbytes=nbytes
@@ -204,40 +161,14 @@ class MetalPool(DriverPool):
             return self._heaps.new_buffer(size)
         return _native.new_buffer(self._handle, size, OPTIONS[memory])
 
-    def _collect(self) -> None:
-        while self._returned:
-            block = self._returned.popleft()
-            self._allocated -= block.size
-            if self._keep is None or self._pooled + block.size <= self._keep:
-                self._pooled += block.size
-                self._free.setdefault((block.memory, block.size), []).append(block)
-
     def _drop_kept(self) -> None:
-        self._free.clear()
-        self._pooled = 0
+        super()._drop_kept()
         self._heaps.trim()
 
     def trim(self) -> None:
         with self._lock, self._native.autorelease_pool():
-            self._collect()
-            self._drop_kept()
+            super().trim()
 
     def statistics(self) -> Mapping[str, int | None]:
         with self._lock, self._native.autorelease_pool():
-            self._collect()
-            return {
-                "allocated_bytes": self._allocated,
-                "pooled_bytes": self._pooled,
-                "peak_bytes": self._peak,
-                "budget_bytes": self._budget,
-                "allocations": self._allocations,
-                "reuses": self._reuses,
-            }
-
-
-def size_class(nbytes: int) -> int:
-    """Return the size of the block that serves `nbytes`: at most an eighth more, so that similar sizes share."""
-    if nbytes <= _SMALLEST:
-        return _SMALLEST
-    step = max(_STEP, 1 << (nbytes.bit_length() - 4))
-    return -(-nbytes // step) * step
+            return super().statistics()

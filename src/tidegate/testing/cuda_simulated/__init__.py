@@ -14,6 +14,7 @@ shares with the hardware that a mock would not:
 - Device memory is real memory with two lives, the host's and the device's; work that touches it outside the second is
   a fault or a violation, freed memory is poisoned, and what is written past the end is noticed.
 - A fault is for good: nothing that was behind it happens, and nearly every call reports it.
+- A handle of something that was destroyed is not refused: the call is a crash, and a violation.
 - Calls that wait for all running work do: freeing page-locked memory, the first use of a library, unloading one. Who
   launches a kernel or records an event meanwhile waits with them.
 - Kernels are the CUDA C++ sources, compiled for the host, run without the GIL.
@@ -25,13 +26,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .codes import SimulatedDeadlockError
+from .codes import SimulatedCrashError, SimulatedDeadlockError
 from .machine import Machine
 from .native import SimulatedNative
 from .nvrtc import SimulatedNvrtc, find_compiler
 from .python_kernels import python_kernel
 
 __all__ = [
+    "SimulatedCrashError",
     "SimulatedDeadlockError",
     "SimulatedNative",
     "SimulatedNvrtc",

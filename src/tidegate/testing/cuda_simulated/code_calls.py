@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...drivers.cuda._native import Launch
 from .calls import Calls, call
+from .codes import Refusal
 from .launches import Function, Kernel, Library, find_code, launch_work
 from .machine import Card
 
@@ -47,15 +48,37 @@ class CodeCalls(Calls):
         if "cuKernelGetName" in self._without or "cuLibraryEnumerateKernels" in self._without:
             return {}
         found = self.machine.find(Library, library)
-        return {name: self._kernel(found, name) for name in found.codes}
+        try:
+            names = list(found.codes)
+        except Refusal:
+            return {}  # what is wrong with code is told to who asks for a certain kernel, or for the module (measured)
+        return {name: self._kernel(found, name) for name in names}
+
+    @call("cuLibraryGetModule", "context")
+    def module(self, library: int) -> int:
+        """Have all of a library brought into the context; what is wrong with it is told here. May block."""
+        found = self.machine.find(Library, library)
+        found.check()
+        self._bring(found, self._card, "loading a module")
+        return library
+
+    @call("cuModuleLoadDataEx", "context")
+    def load_log(self, image: bytes) -> str:
+        """Return what CUDA says about code that it does not take; nothing about other code, which it waits to load."""
+        log: str = Library(self.machine, bytes(image)).log
+        if not log:
+            self._drain("loading a module", [self._card])
+        return log
 
     @call("cuKernelGetParamInfo")
     def kernel_parameters(self, kernel: int) -> list[tuple[int, int]] | None:
         """Return offset and size of each parameter; None where the driver cannot tell."""
         if "cuKernelGetParamInfo" in self._without:
             return None
-        code = self.machine.find(Kernel, kernel).code
-        return [(parameter.offset, parameter.size) for parameter in code.parameters]
+        found = self.machine.find(Kernel, kernel)
+        if self._stack:
+            self._bring(found.library, self._card, "asking for parameters")
+        return [(parameter.offset, parameter.size) for parameter in found.code.parameters]
 
     @call("cuKernelGetFunction", "context")
     def function(self, kernel: int) -> int:
@@ -63,14 +86,16 @@ class CodeCalls(Calls):
         return self._function(self.machine.find(Kernel, kernel), self._card)
 
     def _function(self, found: Kernel, card: Card) -> int:
-        if card.index not in found.library.loaded_on:
-            self._drain(
-                "loading a function", [card]
-            )  # measured: the code reaches the device only when nothing runs there
-            found.library.loaded_on.add(card.index)
+        self._bring(found.library, card, "loading a function")
         if card.index not in found.functions:
             found.functions[card.index] = self.machine.add(Function(found, card))
         return found.functions[card.index]
+
+    def _bring(self, library: Library, card: Card, name: str) -> None:
+        """Measured: code reaches the device only when nothing runs there."""
+        if card.index not in library.loaded_on:
+            self._drain(name, [card])
+            library.loaded_on.add(card.index)
 
     @call("cuFuncGetAttribute", "handle")
     def function_attribute(self, function: int, attribute: int) -> int:

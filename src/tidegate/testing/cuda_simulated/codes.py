@@ -23,7 +23,9 @@ MISALIGNED_ADDRESS = 716
 LAUNCH_FAILED = 719
 COOPERATIVE_LAUNCH_TOO_LARGE = 720
 NOT_SUPPORTED = 801
+STREAM_CAPTURE_UNSUPPORTED = 900
 INVALID_CLUSTER_SIZE = 912
+UNKNOWN = 999
 
 _WORDS = {
     0: ("CUDA_SUCCESS", "no error"),
@@ -56,6 +58,10 @@ _WORDS = {
         "too many blocks in cooperative launch",
     ),
     NOT_SUPPORTED: ("CUDA_ERROR_NOT_SUPPORTED", "operation not supported"),
+    STREAM_CAPTURE_UNSUPPORTED: (
+        "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        "operation not permitted when stream is capturing",
+    ),
     INVALID_CLUSTER_SIZE: ("CUDA_ERROR_INVALID_CLUSTER_SIZE", "invalid cluster size"),
 }
 
@@ -84,3 +90,7 @@ class Fault(Exception):
 
 class SimulatedDeadlockError(Exception):
     """A call blocked its caller for longer than the simulation is willing to wait."""
+
+
+class SimulatedCrashError(AssertionError):
+    """A call with a handle of something that was destroyed: CUDA does not check those, and the process dies."""

@@ -54,6 +54,20 @@ class Library:
             self._codes = self._read()
         return self._codes
 
+    @property
+    def log(self) -> str:
+        """What the compiler for PTX has to say about it; nothing if there is nothing wrong, or it is no PTX."""
+        try:
+            self.check()
+        except Refusal as refusal:
+            compiled = self.image.startswith((MAGIC, PYTHON_MAGIC))
+            return "" if compiled else f"ptxas fatal   : simulated: this code is refused with {refusal.code}"
+        return ""
+
+    def check(self) -> None:
+        """Refuse what no card takes."""
+        self._codes = self.codes
+
     def _read(self) -> dict[str, Code]:
         if self.image.startswith(MAGIC):
             codes = load_image(self.image)

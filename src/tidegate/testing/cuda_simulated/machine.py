@@ -11,10 +11,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from .arena import Arena
-from .codes import INVALID_HANDLE, Refusal, SimulatedDeadlockError
+from .codes import INVALID_HANDLE, Refusal, SimulatedCrashError, SimulatedDeadlockError
 
 if TYPE_CHECKING:
     from .stream import Stream
+
+
+_FIRST_HANDLE, _HANDLE_STEP = 0x5000_0000_1000, 16
 
 
 class Machine:
@@ -40,7 +43,8 @@ class Machine:
         self.sleepers: list[Any] = []
         self.process = os.getpid()
         self._handles: dict[int, Any] = {}
-        self._numbers = count(0x5000_0000_1000, 16)
+        self._numbers = count(_FIRST_HANDLE, _HANDLE_STEP)
+        self._newest = 0
         self.cards = [Card(self, index, memory) for index in range(devices)]
 
     def violation(self, text: str) -> None:
@@ -68,6 +72,7 @@ class Machine:
         """Give a thing a handle."""
         handle = next(self._numbers)
         self._handles[handle] = thing
+        self._newest = max(handle, self._newest)
         return handle
 
     def is_a(self, kind: type, handle: int) -> bool:
@@ -75,9 +80,16 @@ class Machine:
         return isinstance(self._handles.get(handle), kind)
 
     def find(self, kind: type, handle: int, code: int = INVALID_HANDLE) -> Any:
-        """Return what a handle stands for; a handle of nothing or of something else is refused."""
+        """Return what a handle stands for; a handle of nothing or of something else is refused.
+
+        One of something that was destroyed is not: CUDA does not look, and the process would die. Handles are not used
+        twice here, so that this is seen.
+        """
         thing = self._handles.get(handle)
         if not isinstance(thing, kind):
+            if thing is None and handle in range(_FIRST_HANDLE, self._newest + 1, _HANDLE_STEP):
+                self.violation(f"crash: a call with the handle of a {kind.__name__} that was destroyed")
+                raise SimulatedCrashError(f"a call with the handle {handle:#x} of a {kind.__name__} that was destroyed")
             raise Refusal(code)
         return thing
 
@@ -97,6 +109,7 @@ class Card:
         held: which streams are held up, and the number of the operation that each is held up at.
         stalling: which streams could go on if there were a connection for them.
         draining: marks of the calls that wait for all work at this moment.
+        capturing: whether somebody captures a stream, which refuses some calls; set by tests.
 
     """
 
@@ -116,6 +129,7 @@ class Card:
         self.held: dict[Stream, int] = {}
         self.stalling: set[Stream] = set()
         self.draining: set[object] = set()
+        self.capturing = False
         self.moved = threading.Condition(machine.lock)
         self.streams: set[Stream] = set()
         self.default: Stream | None = None

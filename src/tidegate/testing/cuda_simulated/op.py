@@ -1,8 +1,9 @@
 """Operations on streams, and events, which are names for them.
 
 An operation is also the mark that events and waits refer to: it is `over` or not. An event is only a name for the
-operation that recorded it last, which gives all the rules at once: a wait holds the operation it found at its call, so
-recording the event again or destroying it does not disturb it; an event never recorded is over.
+operation that recorded it last, or for the last ones of all streams if it was recorded behind a whole context, which
+gives all the rules at once: a wait holds the operations it found at its call, so recording the event again or
+destroying it does not disturb it; an event never recorded is over.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ def _sleep(sleeper: Any) -> None:
 
 
 class Event:
-    """A name for the operation that was recorded last; `blocking`: who synchronises with it sleeps."""
+    """A name for the operations that were recorded last; `blocking`: who synchronises with it sleeps."""
 
-    __slots__ = ("blocking", "card", "op")
+    __slots__ = ("blocking", "card", "ops")
 
     def __init__(self, card: Card, blocking: bool) -> None:
         self.card = card
         self.blocking = blocking
-        self.op: Op | None = None
+        self.ops: tuple[Op, ...] = ()

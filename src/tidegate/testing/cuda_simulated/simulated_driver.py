@@ -24,7 +24,9 @@ class SimulatedCudaDriver(CudaDriver):
 
     def __init__(self, native: SimulatedNative) -> None:
         self.native = native
-        super().__init__(lambda release_gil: cast("Native", native), lambda: cast("Nvrtc", SimulatedNvrtc()))
+        super().__init__(
+            lambda release_gil: cast("Native", native), lambda: cast("Nvrtc", SimulatedNvrtc()), "cuda-simulated"
+        )
 
 
 driver = SimulatedCudaDriver(

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from .codes import Fault
+from .codes import ASSERT, Fault
 from .machine import Card
 from .op import Op
 
@@ -39,6 +39,7 @@ class Stream:
         behind: for each other stream, the newest of its operations that this one waits for.
         synchronised: the newest of its operations of which the host knows that it is over.
         callers: how many calls it blocks because it is full.
+        running: whether it does something at the moment that is no wait.
 
     """
 
@@ -49,6 +50,7 @@ class Stream:
         self.behind: dict[Stream, int] = {}
         self.synchronised = 0
         self.callers = 0
+        self.running = False
         self._queue: SimpleQueue[Op | None] = SimpleQueue()
         self._numbers: deque[int] = deque()
         self._entries = 0
@@ -173,11 +175,19 @@ class Stream:
             if action is not None and not self.card.fault:
                 action()
         except Fault as fault:
+            if fault.code == ASSERT:
+                self._wait_for_others()
             self.card.die(fault.code)
         except Exception as error:  # the simulation's own mistake must not look like a device that hangs
             self.machine.violation(f"the simulation failed: {error!r}")
             self.card.die(999)
         self._end(op)
+
+    def _wait_for_others(self) -> None:
+        """Let nobody know of a failed assertion before no other stream runs anything (measured)."""
+        self.running = False
+        while not self.card.fault and any(stream.running for stream in list(self.card.streams)):
+            time.sleep(_POLL_S)
 
     def _begin(self, op: Op) -> None:
         card = self.card
@@ -189,6 +199,7 @@ class Stream:
             self._numbers.popleft()
             self._records -= op.records
             self._busy = op.action is not None
+            self.running = self._busy and not op.waits
             if op.waits:
                 card.held[self] = op.number
             else:
@@ -199,7 +210,7 @@ class Stream:
     def _end(self, op: Op) -> None:
         card = self.card
         with self.machine.lock:
-            self._busy = False
+            self._busy = self.running = False
             if op.waits:
                 self._entries -= op.entries
             if self in card.held:

@@ -6,7 +6,7 @@ import ctypes
 
 from . import memory
 from .calls import Calls, call
-from .codes import INVALID_HANDLE, INVALID_VALUE, Refusal
+from .codes import INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, STREAM_CAPTURE_UNSUPPORTED, Refusal
 from .op import Event, Op
 from .stream import Stream
 
@@ -53,8 +53,7 @@ class StreamCalls(Calls):
     def wait_event(self, stream: int, event: int) -> None:
         """Have a stream wait for what an event was last recorded behind."""
         found = self._stream(stream)
-        op = self.machine.find(Event, event).op
-        if op is not None:
+        for op in self.machine.find(Event, event).ops:
             found.wait(op)
 
     @call("cuStreamWriteValue64", "handle")
@@ -107,23 +106,36 @@ class StreamCalls(Calls):
         if found.card is not place.card:
             raise Refusal(INVALID_HANDLE)
         self._queue_up(place.card)
-        found.op = place.put(records=int(found.blocking))
+        found.ops = (place.put(records=int(found.blocking)),)
+
+    @call("cuCtxRecordEvent", "handle")
+    def record_context(self, event: int, context: int) -> None:
+        """Set an event behind what is on all streams of a context now, also on those that were destroyed."""
+        found, card = self.machine.find(Event, event), self._contexts.get(context)
+        if card is None:
+            raise Refusal(INVALID_CONTEXT)
+        if card is not found.card:
+            raise Refusal(INVALID_HANDLE)
+        if card.capturing:
+            raise Refusal(STREAM_CAPTURE_UNSUPPORTED)
+        self._check_fault(card)
+        self._queue_up(card)
+        last = [stream.last for stream in list(card.streams)]
+        found.ops = tuple(op for op in last if op is not None and not op.over)
 
     @call("cuEventQuery", "handle")
     def event_over(self, event: int) -> bool:
         """Whether an event has happened."""
-        op = self._recorded(event)
-        return op is None or op.over
+        return all(op.over for op in self._recorded(event))
 
     @call("cuEventSynchronize", "handle")
     def synchronize_event(self, event: int) -> None:
         """Block until an event has happened."""
-        op = self._recorded(event)
-        if op is not None:
+        for op in self._recorded(event):
             self._synchronise(op)
 
-    def _recorded(self, event: int) -> Op | None:
+    def _recorded(self, event: int) -> tuple[Op, ...]:
         found = self.machine.find(Event, event)
         self._check_fault(found.card)
-        op: Op | None = found.op
-        return op
+        ops: tuple[Op, ...] = found.ops
+        return ops

@@ -7,7 +7,9 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..._core.background import report_unraisable
 from ...drivers.cuda._native import _PROTOTYPES, NOT_READY, Launch, NativeError
+from .codes import UNKNOWN, SimulatedCrashError, SimulatedDeadlockError
 
 if TYPE_CHECKING:
     from .native import SimulatedNative
@@ -28,6 +30,7 @@ def thunk(native: SimulatedNative, name: str) -> Any:
         "cuStreamWriteValue64_v2": lambda stream, address, value, _: native.write_value(stream or 0, address, value),
         "cuStreamWaitValue64_v2": lambda stream, address, value, _: native.wait_value(stream or 0, address, value),
         "cuEventRecord": lambda event, stream: native.record_event(event or 0, stream or 0),
+        "cuEventSynchronize": lambda event: native.synchronize_event(event or 0),
         "cuEventQuery": lambda event: NOT_READY * (not native.event_over(event or 0)),
         "cuStreamQuery": lambda stream: NOT_READY * (not native.stream_idle(stream or 0)),
         "cuMemcpyAsync": lambda target, source, nbytes, stream: native.copy(target, source, nbytes, stream or 0),
@@ -59,7 +62,10 @@ def _store(out: int | None, value: int) -> None:
 
 
 def _answering(function: Callable[..., Any]) -> Callable[..., int]:
-    """Answer with a code. Ctrl-C cannot pass through C: it is sent again, for the first Python behind the call."""
+    """Answer with a code. Ctrl-C cannot pass through C: it is sent again, for the first Python behind the call.
+
+    What ends a program is told there and then: the code is one of a lost device, which lets nobody go on.
+    """
 
     def answer(*arguments: Any) -> int:
         try:
@@ -69,5 +75,8 @@ def _answering(function: Callable[..., Any]) -> Callable[..., int]:
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGINT)
             return 0
+        except (SimulatedCrashError, SimulatedDeadlockError) as error:
+            report_unraisable(error, function)
+            return UNKNOWN
 
     return answer

@@ -11,7 +11,8 @@ from tidegate._core.buffer import FREED, Buffer, FreeRequest, Memory
 from tidegate._core.retirement import retire
 from tidegate._core.starvation import Starvation
 from tidegate._core.workload import Workload
-from tidegate.drivers.cpu.memory import CpuPool, CpuStorage
+from tidegate.drivers.block_pool import BlockPool
+from tidegate.drivers.cpu.memory import CpuStorage
 
 from .fault import Patch, fault
 
@@ -120,28 +121,19 @@ def takes_out_of_memory_for_the_end(patch: Patch) -> None:
 @fault("M24", killed_by="test_memory::test_queue_ordered_and_immediate_memory_come_from_the_same_pools")
 def never_reuses(patch: Patch) -> None:
     """A pool keeps what comes back and always makes new blocks."""
-    patch.method(CpuPool, "_reuse", lambda self, size: None)
+    patch.method(BlockPool, "_reuse", lambda self, memory, size: None)
 
 
 @fault("M24", killed_by="test_memory::test_the_statistics_add_up_and_trim_gives_the_pooled_bytes_back")
 def loses_what_comes_back(patch: Patch) -> None:
     """A pool never learns that a block is free again."""
-    patch.method(CpuPool, "take_back", lambda self, block: None)
+    patch.method(BlockPool, "take_back", lambda self, block, memory: None)
 
 
 @fault("M22", "M24", killed_by="test_budgets::test_an_immediate_allocation_that_does_not_fit_raises_at_the_call")
 def ignores_the_budget(patch: Patch) -> None:
     """A pool hands out whatever the system has."""
-    real = CpuPool._fresh
-
-    def fresh(self: Any, size: int, nbytes: int) -> Any:
-        budget, self._budget = self._budget, None
-        try:
-            return real(self, size, nbytes)
-        finally:
-            self._budget = budget
-
-    patch.method(CpuPool, "_fresh", fresh)
+    patch.method(BlockPool, "_make_room", lambda self, size, nbytes: None)
 
 
 @fault("M25", "M18", killed_by="test_memory::test_a_mapped_array_keeps_its_storage_alive")

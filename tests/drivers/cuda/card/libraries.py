@@ -168,6 +168,7 @@ class Raw:
         self._inner: Any = device._driver
         self._native = self._inner.native
         self._spin = function(device, spin)
+        self._events: list[int] = []
         with self._entered():
             self.handle = self.stream = self._native.create_stream()
 
@@ -221,6 +222,7 @@ class Raw:
     def event(self) -> Any:
         with self._entered():
             event = self._native.create_event()
+            self._events.append(event)
             self._native.record_event(event, self.handle)
         return type("Event", (), {"handle": event})()
 
@@ -237,6 +239,8 @@ class Raw:
         with self._entered():
             self._native.synchronize_stream(self.handle)
             self._native.destroy_stream(self.handle)
+            while self._events:
+                self._native.destroy_event(self._events.pop())
 
 
 LIBRARIES: dict[str, Any] = {"torch": Torch, "cupy": Cupy, "raw": Raw}

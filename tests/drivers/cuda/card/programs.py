@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import numpy as np
@@ -60,12 +62,21 @@ def number(buffer: tg.Buffer) -> int:
     return int(buffer.to_numpy(np.uint32, timeout=LIMIT)[0])
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Give other threads their turn until something holds that has to come."""
+def until(condition: Callable[[], object], what: Callable[[], object] = str) -> None:
+    """Give other threads their turn until something holds that has to come; else tell `what` and where they all are."""
     turn, end = threading.Event(), time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, f"it never came: {what()}\n{_stacks()}"
         turn.wait(0.001)
+
+
+def more(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """What there is more of than before. Less is no wonder: what an earlier test left may have gone."""
+    return {name: (before.get(name, 0), count) for name, count in now.items() if count > before.get(name, 0)}
+
+
+def _stacks() -> str:
+    return "\n".join("".join(traceback.format_stack(frame, 8)) for frame in sys._current_frames().values())
 
 
 class Bystander:

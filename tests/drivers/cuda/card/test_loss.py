@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from .losing import LATE
 from .programs import SIMULATED
 
 pytestmark = [pytest.mark.slow, pytest.mark.rules("M36")]
@@ -25,6 +26,8 @@ FAILED = ("broken", "behind", "running", "held", "elsewhere", "semaphore")
 def test_a_kernel_that_faults_loses_the_device(driver: str, kind: str) -> None:
     found = lost(driver, kind)
     for name in FAILED:
+        if name == "running" and kind in LATE:
+            continue  # it is over before the fault is told
         assert found[name]["type"] == "DeviceLostError", (name, found[name])
     assert found["broken"]["code"] in CODES[kind]
     assert "restart" in found["broken"]["text"]

@@ -25,7 +25,9 @@ def _returns_beside(rig: Rig, maker: Maker, gate: Latch | Park) -> bool:
     return returned
 
 
-def _beside(maker: Maker) -> Callable[[Rig], dict[str, bool]]:
+def beside(maker: Maker) -> Callable[[Rig], dict[str, bool]]:
+    """Return the question whether a call returns while the device is busy."""
+
     def ask(rig: Rig) -> dict[str, bool]:
         maker(rig)()
         running = _returns_beside(rig, maker, rig.latch())
@@ -40,7 +42,7 @@ for _name, _maker in ALL.items():
         Fact(
             f"{_name}_beside_work",
             f"Does {_name.replace('_', ' ')} return while a kernel runs, and while a stream waits?",
-            _beside(_maker),
+            beside(_maker),
         )
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from registry import fact
-from rig import Rig, code
+from rig import GRACE, LIMIT, Rig, code, soon
 
 from tidegate.drivers.cuda._native import Attribute
 
@@ -109,3 +109,89 @@ def fact_device_attributes(rig: Rig) -> dict[str, int]:
 def fact_several_devices(rig: Rig) -> bool:
     """Is there at least one device?"""
     return rig.native.device_count() >= 1
+
+
+@fact()
+def fact_event_behind_a_whole_context(rig: Rig) -> list[bool]:
+    """Is an event of the context over while a kernel on one of two streams runs, and afterwards?"""
+    event, stream = rig.event(), rig.stream()
+    rig.stream()
+    latch = rig.latch().run(stream)
+    rig.native.record_context(event, rig.context)
+    early = rig.native.event_over(event)
+    latch.open()
+    return [early, soon(lambda: rig.native.event_over(event), LIMIT)]
+
+
+@fact()
+def fact_event_of_the_context_and_a_destroyed_stream(rig: Rig) -> list[object]:
+    """Does an event of the context stand behind what still runs of a stream that was destroyed?"""
+    event, stream = rig.event(), rig.native.create_stream()
+    latch = rig.latch().run(stream)
+    destroyed = code(lambda: rig.native.destroy_stream(stream))
+    rig.native.record_context(event, rig.context)
+    early = rig.native.event_over(event)
+    latch.open()
+    return [destroyed, early, soon(lambda: rig.native.event_over(event), LIMIT)]
+
+
+@fact()
+def fact_event_of_the_context_and_later_work(rig: Rig) -> bool:
+    """Is an event of the context over although work runs that came behind it?"""
+    event, stream = rig.event(), rig.stream()
+    first, second = rig.latch().run(stream), rig.latch()
+    rig.native.record_context(event, rig.context)
+    second.hold(stream)
+    other = rig.stream()
+    third = rig.latch().run(other)
+    first.open()
+    over = soon(lambda: rig.native.event_over(event), 2 * GRACE)
+    second.open()
+    third.open()
+    return over
+
+
+@fact()
+def fact_event_of_the_context_does_not_block(rig: Rig) -> bool:
+    """Does recording an event of the context return while a kernel runs?"""
+    event, stream = rig.event(), rig.stream()
+    latch = rig.latch().run(stream)
+    recording = rig.attempt(lambda: rig.native.record_context(event, rig.context))
+    returned = recording.returned()
+    latch.open()
+    recording.returned(LIMIT)
+    return returned
+
+
+@fact()
+def fact_event_of_the_context_on_a_thread_without_one(rig: Rig) -> int | None:
+    """What does recording an event of the context return on a thread without a context?"""
+    event = rig.event()
+    attempt = rig.attempt(lambda: rig.native.record_context(event, rig.context), entered=False)
+    attempt.returned(LIMIT)
+    return attempt.code
+
+
+@fact()
+def fact_wait_for_an_event_of_the_context(rig: Rig) -> list[bool]:
+    """Is a stream held up that waits for an event of the context, while a kernel runs and afterwards?"""
+    event, stream, words = rig.event(), rig.stream(), rig.words(1)
+    latch = rig.latch().run(rig.stream())
+    rig.native.record_context(event, rig.context)
+    rig.native.wait_event(stream, event)
+    rig.native.write_value(stream, words.at(0), 1)
+    early = soon(lambda: words[0] == 1)
+    latch.open()
+    return [early, soon(lambda: words[0] == 1, LIMIT)]
+
+
+@fact()
+def fact_work_behind_an_event_of_the_context(rig: Rig) -> bool:
+    """Does work on another stream go on that comes behind such a record while a kernel runs?"""
+    event, stream, other, words = rig.event(), rig.stream(), rig.stream(), rig.words(1)
+    latch = rig.latch().run(stream)
+    rig.native.record_context(event, rig.context)
+    rig.launch(other, "store", words.at(0), 1)
+    done = soon(lambda: words[0] == 1)
+    latch.open()
+    return done

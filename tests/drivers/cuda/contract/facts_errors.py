@@ -43,6 +43,7 @@ for _name, _shape in LAUNCHES.items():
 NULL_HANDLES: dict[str, Callable[[Rig, int], Any]] = {
     "launch": lambda rig, stream: rig.launch(stream, 0),
     "record_event": lambda rig, stream: rig.native.record_event(0, stream),
+    "record_context": lambda rig, _: rig.native.record_context(0, rig.context),
     "wait_event": lambda rig, stream: rig.native.wait_event(stream, 0),
     "event_over": lambda rig, _: rig.native.event_over(0),
     "destroy_event": lambda rig, _: rig.native.destroy_event(0),

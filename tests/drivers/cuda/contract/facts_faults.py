@@ -69,6 +69,33 @@ def fact_assertion_that_holds(rig: Rig) -> list[int]:
 
 
 @fact(alone=True)
+def fact_assertion_beside_a_running_kernel(rig: Rig) -> dict[str, object]:
+    """Who tells of an assertion that failed while a kernel on another stream goes on, and who when that is over?"""
+    function = _function(rig, "assertion", *sources.ASSERTIONS)
+    busy, broken, native = rig.stream(), rig.stream(), rig.native
+    plain, blocking = rig.event(), rig.event()
+    latch = rig.latch().run(busy)
+    native.launch(rig.call(function, 0), broken)
+    native.record_event(plain, broken)
+    native.record_event(blocking, broken)
+    waiting = rig.attempt(lambda: native.synchronize_event(blocking))
+    asked = {
+        "its stream": lambda: native.stream_idle(broken),
+        "its event": lambda: native.event_over(plain),
+        "the other stream": lambda: native.stream_idle(busy),
+    }
+
+    def told() -> dict[str, object]:
+        soon(lambda: any(code(ask) for ask in asked.values()), 2.0)
+        return {name: outcome(ask) for name, ask in asked.items()}
+
+    meanwhile: dict[str, object] = {"woken": waiting.returned(2.0), **told()}
+    latch.open()
+    afterwards: dict[str, object] = {"woken": waiting.returned(2.0), **told()}
+    return {"meanwhile": meanwhile, "afterwards": afterwards, "code": waiting.code}
+
+
+@fact(alone=True)
 def fact_word_behind_a_fault(rig: Rig) -> dict[str, int]:
     """Is the word raised that the stream was to write behind the kernel that faults?"""
     stream, words = rig.stream(), rig.words(1)

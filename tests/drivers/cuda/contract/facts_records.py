@@ -67,6 +67,25 @@ def fact_records_of_sleeping_and_plain_events_mixed(rig: Rig) -> list[int]:
     return [taken(rig, call, most) for call, most in calls]
 
 
+@fact(alone=True)
+def fact_records_of_plain_events_of_the_context_taken_behind_a_running_kernel(rig: Rig) -> int:
+    """How many records of events of the context, not for sleeping, are taken behind a kernel (1500: all tried)?"""
+    events = iter([_event(rig, False) for _ in range(1500)])
+    rig.latch().run(rig.stream())
+    return taken(rig, lambda: rig.native.record_context(next(events), rig.context), 1500)
+
+
+@fact(alone=True)
+def fact_launches_taken_behind_events_of_the_context(rig: Rig) -> list[int]:
+    """How many launches do a busy and an idle stream take behind 200 events of the context (2000: all tried)?"""
+    busy, idle, events = rig.stream(), rig.stream(), [_event(rig, False) for _ in range(200)]
+    work = rig.call("nothing")
+    rig.latch().run(busy)
+    for event in events:
+        rig.native.record_context(event, rig.context)
+    return [taken(rig, lambda stream=stream: rig.native.launch(work, stream), 2000) for stream in (idle, busy)]
+
+
 @fact()
 def fact_sleeping_beside_a_stream(rig: Rig) -> dict[str, bool]:
     """Can a thread sleep for the middle of a stream, by an event on another stream that waits for a plain one?"""

@@ -48,6 +48,34 @@ def test_a_fault_wakes_who_sleeps(bench: Any, on_a_thread: Callable[..., Any]) -
     gate.open()
 
 
+def test_a_failed_assertion_is_told_when_no_other_kernel_runs(bench: Any) -> None:
+    native, busy, broken, parked, words = (
+        bench.native, bench.stream(), bench.stream(), bench.stream(), bench.words(1)
+    )  # fmt: skip
+    native.wait_value(parked, ctypes.addressof(words), 1)
+    gate = bench.gate(busy)
+    native.fault_next_launch(710)
+    bench.launch(broken, "nothing")
+    bench.until(lambda: not native.machine.cards[0].next_fault)  # it has failed
+    for _ in range(20):
+        assert not native.stream_idle(broken)
+        assert not native.stream_idle(busy)
+    gate.open()
+    assert bench.code(lambda: native.synchronize_stream(broken)) == 710
+    assert bench.code(lambda: native.synchronize_stream(parked)) == 710
+
+
+def test_two_assertions_that_fail_do_not_wait_for_each_other(bench: Any) -> None:
+    native, gate = bench.native, bench.gate(bench.stream())
+    broken = [bench.stream(), bench.stream()]
+    for stream in broken:
+        native.fault_next_launch(710)
+        bench.launch(stream, "nothing")
+        bench.until(lambda: not native.machine.cards[0].next_fault)
+    gate.open()
+    assert [bench.code(lambda stream=stream: native.synchronize_stream(stream)) for stream in broken] == [710, 710]
+
+
 def test_a_fault_frees_parked_streams_for_their_end(bench: Any) -> None:
     native, words = bench.native, bench.words(1)
     parked, broken = bench.stream(), bench.stream()

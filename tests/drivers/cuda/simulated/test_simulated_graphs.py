@@ -6,6 +6,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from tidegate.testing import cuda_simulated
+
 
 def address_of(words: Any, index: int = 0) -> int:
     return ctypes.addressof(words) + 8 * index
@@ -112,7 +116,8 @@ def test_a_node_is_gone_with_its_graph(bench: Any) -> None:
     node = native.add_kernel_node(graph, [], launch)
     instance = native.instantiate_graph(graph)
     native.destroy_graph(graph)
-    assert bench.code(lambda: native.set_kernel_node(instance, node, launch)) == 1
+    with pytest.raises(cuda_simulated.SimulatedCrashError):
+        native.set_kernel_node(instance, node, launch)
 
 
 def test_edges_name_nodes_of_the_same_graph_once(bench: Any) -> None:

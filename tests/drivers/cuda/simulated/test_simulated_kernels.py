@@ -110,6 +110,39 @@ def test_the_first_function_of_a_library_waits_for_running_work(
     assert found
 
 
+@pytest.mark.parametrize("ask", ["kernel_parameters", "module"])
+def test_to_ask_about_code_that_is_not_on_the_card_waits_for_running_work(
+    bench: Any, image: bytes, on_a_thread: Callable[..., Any], ask: str
+) -> None:
+    native, found = bench.native, []
+    gate = bench.gate(bench.stream())
+    library = native.load_library(image)
+    handle = library if ask == "module" else native.kernel(library, "nothing")
+
+    def call() -> None:
+        native.push_context(bench.context)
+        found.append(getattr(native, ask)(handle))
+
+    thread = on_a_thread(call)
+    bench.until(lambda: native.machine.cards[0].draining)
+    assert not found
+    gate.open()
+    thread.join(30)
+    assert found
+    bench.gate(bench.stream())
+    native.function(native.kernel(library, "nothing"))  # it is there now
+
+
+def test_code_that_no_card_takes_has_no_kernels_and_says_why_to_who_asks(bench: Any) -> None:
+    native = bench.native
+    library = native.load_library(b".version 8.0\n.entry broken()\n{\nno_such_instruction;\n}\n\0")
+    assert native.kernels(library) == {}
+    assert bench.code(lambda: native.kernel(library, "broken")) == 218
+    assert bench.code(lambda: native.module(library)) == 218
+    assert "218" in native.load_log(b".version 8.0\n.entry broken()\n{\nno_such_instruction;\n}\n\0")
+    assert native.load_log(b".version 8.0\n.entry empty()\n{\nret;\n}\n\0") == ""
+
+
 def test_a_source_that_does_not_compile_says_why() -> None:
     with pytest.raises(CompilerError, match="an_undeclared_name"):
         cuda_simulated.SimulatedNvrtc().compile(kernels.DOES_NOT_COMPILE["cuda"], "broken.cu", ARCHITECTURE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.testing.cuda_simulated import SimulatedDeadlockError
+from tidegate.testing.cuda_simulated import SimulatedCrashError, SimulatedDeadlockError
 
 CAPACITY = 1021
 
@@ -54,9 +54,64 @@ def test_a_destroyed_stream_finishes_its_work(bench: Any) -> None:
     gate = bench.gate(stream)
     bench.native.write_value(stream, address_of(words), 4)
     bench.native.destroy_stream(stream)
-    assert bench.code(lambda: bench.native.stream_idle(stream)) == 400
     gate.open()
     bench.until(lambda: words[0] == 4)
+
+
+WITH_A_STREAM: dict[str, Callable[[Any, int], Any]] = {
+    "stream_idle": lambda bench, stream: bench.native.stream_idle(stream),
+    "synchronize_stream": lambda bench, stream: bench.native.synchronize_stream(stream),
+    "destroy_stream": lambda bench, stream: bench.native.destroy_stream(stream),
+    "record_event": lambda bench, stream: bench.native.record_event(bench.native.create_event(), stream),
+    "wait_event": lambda bench, stream: bench.native.wait_event(stream, bench.native.create_event()),
+    "launch": lambda bench, stream: bench.launch(stream, "nothing"),
+    "allocate": lambda bench, stream: bench.native.allocate(64, bench.pool, stream),
+}
+
+WITH_AN_EVENT: dict[str, Callable[[Any, int], Any]] = {
+    "event_over": lambda bench, event: bench.native.event_over(event),
+    "synchronize_event": lambda bench, event: bench.native.synchronize_event(event),
+    "destroy_event": lambda bench, event: bench.native.destroy_event(event),
+    "record_event": lambda bench, event: bench.native.record_event(event, bench.unused),
+    "record_context": lambda bench, event: bench.native.record_context(event, bench.context),
+    "wait_event": lambda bench, event: bench.native.wait_event(bench.unused, event),
+}
+
+
+@pytest.mark.parametrize("call", WITH_A_STREAM)
+def test_a_call_with_a_stream_that_was_destroyed_is_a_crash(bench: Any, call: str) -> None:
+    stream = bench.native.create_stream()
+    bench.native.destroy_stream(stream)
+    with pytest.raises(SimulatedCrashError):
+        WITH_A_STREAM[call](bench, stream)
+    assert ["crash" in text for text in bench.native.violations] == [True]
+
+
+@pytest.mark.parametrize("call", WITH_AN_EVENT)
+def test_a_call_with_an_event_that_was_destroyed_is_a_crash(bench: Any, call: str) -> None:
+    event = bench.native.create_event()
+    bench.native.destroy_event(event)
+    with pytest.raises(SimulatedCrashError):
+        WITH_AN_EVENT[call](bench, event)
+    assert ["crash" in text for text in bench.native.violations] == [True]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_crash_in_a_call_from_c_lets_nobody_go_on(bench: Any) -> None:
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    query, stream = prototype(bench.native.address("cuStreamQuery")), bench.native.create_stream()
+    bench.native.destroy_stream(stream)
+    assert query(stream) == 999
+    assert ["crash" in text for text in bench.native.violations] == [True]
+
+
+def test_an_event_of_the_context_is_refused_while_somebody_captures(bench: Any) -> None:
+    event = bench.native.create_event()
+    bench.native.machine.cards[0].capturing = True
+    assert bench.code(lambda: bench.native.record_context(event, bench.context)) == 900
+    bench.native.machine.cards[0].capturing = False
+    bench.native.record_context(event, bench.context)
+    assert bench.code(lambda: bench.native.record_context(event, 12345)) == 201
 
 
 def test_values_are_compared_cyclically(bench: Any) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+import tidegate as tg
 from tidegate.drivers.cuda._native import Native, NativeError
 from tidegate.drivers.cuda._nvrtc import Nvrtc
-from tidegate.testing import cuda_simulated
+from tidegate.testing import cuda_simulated, register_cuda_simulated
 
 
 def public_methods(kind: type) -> dict[str, Callable[..., Any]]:
@@ -78,6 +79,17 @@ def test_an_older_driver_can_be_asked_for() -> None:
     native = cuda_simulated.native(without=["cuKernelGetParamInfo", "cuKernelGetName"])
     assert native.has("cuLaunchKernel")
     assert not native.has("cuKernelGetParamInfo")
+
+
+def test_the_simulated_driver_is_listed_under_a_name_of_its_own() -> None:
+    register_cuda_simulated()
+    drivers = {info.name: info for info in tg.list_drivers()}
+    assert len(drivers) == len(tg.list_drivers())
+    uris = [device.uri for device in drivers["cuda-simulated"].devices]
+    assert uris == ["cuda-simulated", "cuda-simulated:1"]
+    for uri in uris:
+        with tg.open_device(uri) as device:
+            assert (device.info.uri, device.info.driver) == (uri, "cuda-simulated")
 
 
 def test_code_in_c_can_call_it(bench: Any) -> None:
