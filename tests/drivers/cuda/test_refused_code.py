@@ -65,7 +65,7 @@ def test_whichever_call_refuses_the_code_it_is_a_compile_error(
     with pytest.raises(tg.CompileError) as caught:
         LOADS[load](found)
     assert caught.value.native_code == code
-    assert caught.value.log == ("" if step == "load_library" else "line 5: what is this?")
+    assert caught.value.log == "line 5: what is this?"
     assert isinstance(caught.value.__cause__, NativeError)
     _goes_on(found)
 
@@ -96,6 +96,17 @@ def test_a_cubin_for_another_card_is_told(found: SimulatedBench) -> None:
     with pytest.raises(tg.CompileError) as caught:
         found.device.load(image, format="cubin")
     assert caught.value.native_code == 209
+
+
+def test_a_kernel_in_broken_code_is_told_although_another_one_runs(found: SimulatedBench) -> None:
+    """To find it needs nothing of the GPU, so nobody has to wait for a moment of rest."""
+    latch, blocked = found.latch()
+    broken = PTX.format(name="broken", body="no_such_instruction;")
+    with pytest.raises(tg.CompileError) as caught:
+        found.device.load(tg.Kernel("broken", cuda=broken, bindings=0))
+    assert caught.value.native_code == 218
+    assert not blocked.done
+    latch.open()
 
 
 def test_ptx_without_kernels_says_that_it_has_none(found: SimulatedBench) -> None:

@@ -115,7 +115,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorString": (c_int, _P),
 }
 
-# Whatever asks about code may have to bring it onto the GPU first, which waits for all that runs there.
+# Whatever asks about code may have to compile it, or to bring it onto the GPU, which waits for all that runs there.
 _BLOCKING = frozenset(
     {
         "cuInit",
@@ -550,7 +550,7 @@ class Native:
         return int(self._get(c_void_p, "cuLibraryGetModule", library))
 
     def load_log(self, image: bytes) -> str:
-        """Return what CUDA says about code that it does not take; nothing about other code. Blocks while work runs."""
+        """Return what CUDA says about code that it does not take; nothing about other code, which it waits to load."""
         text = ctypes.create_string_buffer(_LOG_BYTES)
         options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         values = (c_void_p * 2)(ctypes.addressof(text), _LOG_BYTES)

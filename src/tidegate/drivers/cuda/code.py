@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -49,7 +49,8 @@ class Library:
     """Code by its content, and the functions of it that are on the GPU.
 
     To load a library is quick, and nobody looks at it then: what is wrong with it is told by whichever call needs it
-    first. Of those each may have to bring it onto the GPU, even one that only asks for the size of a parameter.
+    first. To find its kernels compiles PTX, which takes a while and needs nothing of the GPU. All else that is asked
+    of it brings it there, even the size of a parameter.
     """
 
     def __init__(self, native: Native, image: bytes) -> None:
@@ -65,45 +66,40 @@ class Library:
             NativeError: CUDA does not take the code; or it has no such function, which is a code of its own.
 
         """
-        names = self._names if name is None else [name]
-        if names is None or any(each not in self._functions for each in names):
-            when_at_rest(lambda: self._bring(name))
-        names = self._names if name is None else [name]
-        return {each: self._functions[each] for each in names or ()}
+        names = self._all_names() if name is None else [name]
+        missing = {each: self._kernel(each) for each in names if each not in self._functions}
+        if missing:
+            when_at_rest(lambda: self._bring(missing))
+        return {each: self._functions[each] for each in names}
 
-    def _bring(self, name: str | None) -> None:
-        native = self._native
-        if name is None:
-            kernels = native.kernels(self.handle)
-            if not kernels:
-                native.module(self.handle)  # of code that no card takes, CUDA says that it has no kernels
-        else:
-            kernels = {name: self._kernel(name)}
-        for each, kernel in kernels.items():
-            if each not in self._functions:
-                function = native.function(kernel)
-                self._functions[each] = Loaded(function, native.kernel_parameters(kernel))
-        if name is None:
-            self._names = list(kernels)
+    def _all_names(self) -> list[str]:
+        if self._names is None:
+            names = self.names()
+            if not names:
+                self._look_at_all_of_it()  # of code that no card takes, CUDA says that it has no kernels
+            self._names = names
+        return self._names
 
     def _kernel(self, name: str) -> int:
         try:
             return self._native.kernel(self.handle, name)
         except NativeError as error:
             if is_not_found(error):
-                self._native.module(self.handle)  # it may have none because nothing of it is any good
+                self._look_at_all_of_it()  # it may have none because nothing of it is any good
             raise
+
+    def _look_at_all_of_it(self) -> None:
+        """Have CUDA say what is wrong with the code, if there is anything."""
+        when_at_rest(lambda: self._native.module(self.handle))
+
+    def _bring(self, kernels: Mapping[str, int]) -> None:
+        for name, kernel in kernels.items():
+            function = self._native.function(kernel)
+            self._functions[name] = Loaded(function, self._native.kernel_parameters(kernel))
 
     def names(self) -> list[str]:
         """Return which kernels there are, as far as that can be told."""
-        return when_at_rest(lambda: list(self._native.kernels(self.handle)))
-
-    def log(self, image: bytes) -> str:
-        """Return what CUDA has to say about its code, which it did not take. The context is current."""
-        try:
-            return when_at_rest(lambda: self._native.load_log(image))
-        except NativeError:
-            return ""
+        return list(self._native.kernels(self.handle))
 
 
 class Code:

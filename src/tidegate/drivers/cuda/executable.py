@@ -351,7 +351,7 @@ class Loader:
                 for name, found in loaded.items()
             }
         except NativeError as error:
-            raise _refused(label, library, image, error) from error
+            raise _refused(device, label, library, image, error) from error
 
     def _image(
         self, device: CudaDevice, source: object, format: str, flags: list[str], signature: Signature | None
@@ -406,7 +406,9 @@ def _nothing_in(device: CudaDevice) -> TidegateError:
     return CompileError('the code has no kernels. In CUDA C++ they are extern "C" __global__ functions', log="")
 
 
-def _refused(label: str, library: Library | None, image: bytes, error: NativeError) -> TidegateError:
+def _refused(
+    device: CudaDevice, label: str, library: Library | None, image: bytes, error: NativeError
+) -> TidegateError:
     """Return the error for code that CUDA does not take, with what it has to say about that."""
     if library is not None and is_not_found(error):
         names = ", ".join(library.names()) or "none that can be told"
@@ -414,9 +416,17 @@ def _refused(label: str, library: Library | None, image: bytes, error: NativeErr
             f'{label}: the code has no such entry point; it has {names}. In CUDA C++ it must be extern "C"', log=""
         )
     found = translate(error, label)
-    if library is not None and isinstance(found, CompileError):
-        found.log = library.log(image)
+    if isinstance(found, CompileError) and not image.startswith((_ELF, _FATBIN)):
+        found.log = _log(device, image)
     return found
+
+
+def _log(device: CudaDevice, image: bytes) -> str:
+    """Return the words of CUDA's own compiler about PTX that it has refused, which waits for nothing."""
+    try:
+        return device.native.load_log(image)
+    except NativeError:
+        return ""
 
 
 def _guess(source: object) -> str:

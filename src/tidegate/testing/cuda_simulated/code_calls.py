@@ -65,10 +65,10 @@ class CodeCalls(Calls):
     @call("cuModuleLoadDataEx", "context")
     def load_log(self, image: bytes) -> str:
         """Return what CUDA says about code that it does not take; nothing about other code, which it waits to load."""
-        log: str = Library(self.machine, bytes(image)).log
-        if not log:
+        found = Library(self.machine, bytes(image))
+        if found.good:
             self._drain("loading a module", [self._card])
-        return log
+        return found.log
 
     @call("cuKernelGetParamInfo")
     def kernel_parameters(self, kernel: int) -> list[tuple[int, int]] | None:

@@ -55,14 +55,19 @@ class Library:
         return self._codes
 
     @property
-    def log(self) -> str:
-        """What the compiler for PTX has to say about it; nothing if there is nothing wrong, or it is no PTX."""
+    def good(self) -> bool:
+        """Whether a card takes it."""
         try:
             self.check()
-        except Refusal as refusal:
-            compiled = self.image.startswith((MAGIC, PYTHON_MAGIC))
-            return "" if compiled else f"ptxas fatal   : simulated: this code is refused with {refusal.code}"
-        return ""
+        except Refusal:
+            return False
+        return True
+
+    @property
+    def log(self) -> str:
+        """What the compiler for PTX has to say about it; nothing if there is nothing wrong, or it is no PTX."""
+        refused = not self.good and not self.image.startswith((MAGIC, PYTHON_MAGIC))
+        return "ptxas fatal   : simulated: this code is refused" if refused else ""
 
     def check(self) -> None:
         """Refuse what no card takes."""
