@@ -15,7 +15,7 @@ from tidegate import lowlevel
 from tidegate._core.device import Device
 from tidegate.conformance.threads import background
 from tidegate.driver import DeviceRequest
-from tidegate.drivers.cuda import CudaDriver, _native, code, page_locked
+from tidegate.drivers.cuda import CudaDriver, _prototypes, code, page_locked
 from tidegate.testing import cuda_simulated
 
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
@@ -211,10 +211,10 @@ def test_all_functions_of_code_are_loaded_in_one_moment_of_rest(
 
 def test_every_call_about_code_gives_the_gil_away() -> None:
     about_code = {
-        name for name in _native._PROTOTYPES if name.startswith(("cuLibrary", "cuKernel", "cuFunc", "cuModule"))
+        name for name in _prototypes.PROTOTYPES if name.startswith(("cuLibrary", "cuKernel", "cuFunc", "cuModule"))
     }
     assert "cuKernelGetParamInfo" in about_code
-    assert about_code <= _native._BLOCKING
+    assert about_code <= _prototypes.BLOCKING
 
 
 def test_two_loads_at_once_both_end(found: SimulatedBench) -> None:

@@ -25,8 +25,9 @@ from tidegate.errors import DriverUnavailableError, InvalidArgumentError, NotFou
 from tidegate.types import DeviceInfo, DriverInfo
 
 from ._errors import translate
-from ._native import Attribute, Native, NativeError
+from ._native import Native, NativeError
 from ._nvrtc import Nvrtc
+from ._prototypes import Attribute
 from .device import CudaDevice
 from .executable import Loader, device_limits
 

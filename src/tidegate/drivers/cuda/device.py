@@ -38,7 +38,8 @@ from tidegate.types import DeviceInfo, MemoryKind
 from . import compiled
 from . import transfers as _transfers  # noqa: F401 - adds its encoders
 from ._errors import translate, translated
-from ._native import Attribute, Native, NativeError
+from ._native import Native, NativeError
+from ._prototypes import Attribute
 from .code import code_of
 from .command_buffer import prepare
 from .event_pool import Event, EventPool

@@ -27,8 +27,9 @@ from tidegate.types import Limits
 
 from . import compiled
 from ._errors import is_not_found, translate, translated
-from ._native import Attribute, FunctionAttribute, Launch, NativeError
+from ._native import Launch, NativeError
 from ._nvrtc import CompilerError, Nvrtc
+from ._prototypes import Attribute, FunctionAttribute
 from .code import Library, Loaded
 from .cubin_cache import cached
 

@@ -27,7 +27,8 @@ from tidegate.errors import ResourceExhaustedError, UnsupportedError
 from tidegate.types import MemoryKind
 
 from ._errors import OUT_OF_MEMORY, translate, translated
-from ._native import Native, NativeError, PoolAttribute
+from ._native import Native, NativeError
+from ._prototypes import PoolAttribute
 from .encoding import NotNow
 from .memory_account import Account, Departure
 from .page_locked import LockedBlock, forget, reserve_of, size_class

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from math import prod
 
-from ...drivers.cuda._native import FunctionAttribute, Launch
+from ...drivers.cuda._native import Launch
+from ...drivers.cuda._prototypes import FunctionAttribute
 from .codes import (
     COOPERATIVE_LAUNCH_TOO_LARGE,
     INVALID_CLUSTER_SIZE,

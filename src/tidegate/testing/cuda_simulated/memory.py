@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ...drivers.cuda._native import PoolAttribute
+from ...drivers.cuda._prototypes import PoolAttribute
 from .arena import ALIGNMENT, is_whole, poison, renew
 from .codes import (
     HOST_MEMORY_ALREADY_REGISTERED,

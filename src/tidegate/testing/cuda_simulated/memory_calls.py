@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ...drivers.cuda._native import PoolAttribute
+from ...drivers.cuda._prototypes import PoolAttribute
 from . import memory
 from .calls import Calls, call
 from .codes import INVALID_VALUE, Refusal

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ...drivers.cuda._native import _PROTOTYPES, NativeError
+from ...drivers.cuda._native import NativeError
+from ...drivers.cuda._prototypes import PROTOTYPES
 from .code_calls import CodeCalls
 from .codes import native_error
 from .device_calls import DeviceCalls
@@ -37,7 +38,7 @@ class SimulatedNative(DeviceCalls, StreamCalls, MemoryCalls, CodeCalls, GraphCal
 
     def has(self, name: str) -> bool:
         """Whether the driver has a function that came with a later version."""
-        return name in _PROTOTYPES and name not in self._without
+        return name in PROTOTYPES and name not in self._without
 
     def error(self, call: str, code: int) -> NativeError:
         """Return the error for a code."""

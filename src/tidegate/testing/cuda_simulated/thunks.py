@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..._core.background import report_unraisable
-from ...drivers.cuda._native import _PROTOTYPES, NOT_READY, Launch, NativeError
+from ...drivers.cuda._native import NOT_READY, Launch, NativeError
+from ...drivers.cuda._prototypes import PROTOTYPES
 from .codes import UNKNOWN, SimulatedCrashError, SimulatedDeadlockError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def thunk(native: SimulatedNative, name: str) -> Any:
     }
     if name not in makers:
         raise AttributeError(f"the simulation has no C function {name}")
-    return ctypes.CFUNCTYPE(ctypes.c_int, *_PROTOTYPES[name])(_answering(makers[name]))
+    return ctypes.CFUNCTYPE(ctypes.c_int, *PROTOTYPES[name])(_answering(makers[name]))
 
 
 def _store(out: int | None, value: int) -> None:

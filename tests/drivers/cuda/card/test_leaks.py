@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate.drivers.cuda._native import PoolAttribute
+from tidegate.drivers.cuda._prototypes import PoolAttribute
 from tidegate.drivers.cuda.device import STREAMS
 from tidegate.drivers.cuda.graph_command_buffer import INSTANCES
 from tidegate.drivers.cuda.retire import SIDES

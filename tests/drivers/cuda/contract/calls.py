@@ -13,7 +13,7 @@ import numpy as np
 import sources
 from rig import EVERYTHING, MIB, Rig
 
-from tidegate.drivers.cuda._native import FunctionAttribute, PoolAttribute
+from tidegate.drivers.cuda._prototypes import FunctionAttribute, PoolAttribute
 
 Call = Callable[[], Any]
 Maker = Callable[[Rig], Call]

@@ -13,7 +13,7 @@ from facts_beside_work import beside
 from registry import Fact, register
 from rig import Rig, code, outcome
 
-from tidegate.drivers.cuda._native import FunctionAttribute
+from tidegate.drivers.cuda._prototypes import FunctionAttribute
 
 
 def _parameters(rig: Rig) -> Call:

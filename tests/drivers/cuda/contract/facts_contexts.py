@@ -7,7 +7,7 @@ from typing import Any
 from registry import fact
 from rig import GRACE, LIMIT, Rig, code, soon
 
-from tidegate.drivers.cuda._native import Attribute
+from tidegate.drivers.cuda._prototypes import Attribute
 
 
 def _elsewhere(rig: Rig, call: Any) -> Any:

@@ -6,7 +6,7 @@ import sources
 from registry import fact
 from rig import Rig, code
 
-from tidegate.drivers.cuda._native import Attribute, FunctionAttribute
+from tidegate.drivers.cuda._prototypes import Attribute, FunctionAttribute
 
 
 def _fresh(rig: Rig, name: str) -> int:

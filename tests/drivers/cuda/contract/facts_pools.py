@@ -5,7 +5,7 @@ from __future__ import annotations
 from registry import fact
 from rig import LIMIT, MIB, Rig, code
 
-from tidegate.drivers.cuda._native import PoolAttribute
+from tidegate.drivers.cuda._prototypes import PoolAttribute
 
 
 def _only(rig: Rig, pool: int, *reuse: int) -> int:

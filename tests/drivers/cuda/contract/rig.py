@@ -18,8 +18,9 @@ from typing import Any
 
 import sources
 
-from tidegate.drivers.cuda._native import Launch, NativeError, PoolAttribute
+from tidegate.drivers.cuda._native import Launch, NativeError
 from tidegate.drivers.cuda._nvrtc import CompilerError
+from tidegate.drivers.cuda._prototypes import PoolAttribute
 
 #: How long a call that is thought to block is watched before that is believed.
 GRACE = float(os.environ.get("TIDEGATE_CONTRACT_GRACE", "0.5"))

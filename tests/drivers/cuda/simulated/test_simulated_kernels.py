@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tidegate.conformance import kernels
-from tidegate.drivers.cuda._native import FunctionAttribute
 from tidegate.drivers.cuda._nvrtc import CompilerError
+from tidegate.drivers.cuda._prototypes import FunctionAttribute
 from tidegate.testing import cuda_simulated
 
 ARCHITECTURE = ["--gpu-architecture=sm_90"]

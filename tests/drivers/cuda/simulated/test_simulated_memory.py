@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.drivers.cuda._native import NativeError, PoolAttribute
+from tidegate.drivers.cuda._native import NativeError
+from tidegate.drivers.cuda._prototypes import PoolAttribute
 from tidegate.testing.cuda_simulated import SimulatedDeadlockError
 
 MIB = 1 << 20
