@@ -21,7 +21,7 @@
 #define PAUSE() __asm__ __volatile__("" ::: "memory")
 #endif
 
-#define FORM 4 /* Raised whenever `submit.py` and this file change together: a module built before is not used. */
+#define FORM 5 /* Raised whenever `submit.py` and this file change together: a module built before is not used. */
 
 typedef int (*get_current_t)(void **);
 typedef int (*push_t)(void *);
@@ -136,8 +136,9 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t count)
 
 enum { MOST_SLOTS = 8 };
 
-/* One direction of `carry`, without the GIL. Returns 0, or which call failed above its code. */
-static long carry_all(int upload, unsigned char *host, uint64_t device, uint64_t nbytes, uint64_t piece, void *stream,
+/* The pieces of `carry`, without the GIL. Returns 0, or which call failed above its code; others may still be on the
+   link then. */
+static long carry_pieces(int upload, unsigned char *host, uint64_t device, uint64_t nbytes, uint64_t piece, void *stream,
                       const uint64_t *slots, uint64_t count) {
     uint64_t pieces = (nbytes + piece - 1) / piece;
     /* Turn number i begins piece i and, `count` turns later, ends it. */
@@ -161,6 +162,14 @@ static long carry_all(int upload, unsigned char *host, uint64_t device, uint64_t
         }
     }
     return 0;
+}
+
+/* The same, with nothing on the link behind it: the slots serve the next transfer. */
+static long carry_all(int upload, unsigned char *host, uint64_t device, uint64_t nbytes, uint64_t piece, void *stream,
+                      const uint64_t *slots, uint64_t count) {
+    long code = carry_pieces(upload, host, device, nbytes, piece, stream, slots, count);
+    for (uint64_t i = 0; code && i < count; ++i) synchronize_event((void *)(uintptr_t)slots[2 * i + 1]);
+    return code;
 }
 
 /* carry(upload, host, device, nbytes, piece, stream, *(slot, event)): see `submit.py`. Gives the GIL up, once. */

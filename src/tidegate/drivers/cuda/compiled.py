@@ -9,7 +9,7 @@ from tidegate._core import express
 from tidegate._core.buffer import Buffer, Memory
 from tidegate.driver import Barrier, Dispatch
 
-_FORM = 4
+_FORM = 5
 """What `_submit.c` must say of itself: a checkout may hold a module that was built from an older source."""
 
 

@@ -5,13 +5,14 @@ A submission of one kernel is one call in C, and four in Python. Both keep the G
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from . import compiled
-from ._native import Launch, Native
+from ._native import Launch, Native, NativeError
 from .page_locked import open_devices
 
 _STEPS = dict(
@@ -78,8 +79,20 @@ class Submit:
     def carry(self, upload: bool, host: int, address: int, nbytes: int, piece: int, slots: Slots, stream: int) -> None:
         """Copy between ordinary host memory and the device, piece by piece through page-locked slots; blocks.
 
-        While one piece is on the link the next one is copied on the host.
+        While one piece is on the link the next one is copied on the host. When it returns or raises, none is: the slots
+        serve the next transfer.
         """
+        try:
+            self._carry_pieces(upload, host, address, nbytes, piece, slots, stream)
+        except NativeError:
+            for _, event in slots:
+                with contextlib.suppress(NativeError):
+                    self._native.synchronize_event(event)
+            raise
+
+    def _carry_pieces(
+        self, upload: bool, host: int, address: int, nbytes: int, piece: int, slots: Slots, stream: int
+    ) -> None:
         native = self._native
         begun: deque[tuple[int, int, int, int]] = deque()
 
