@@ -517,7 +517,7 @@ static int port_prepare(PyObject *self, PyObject *work, void *scratch) {
 static Stream *choose(Port *port, PyObject *after, unsigned long long epoch) {
     if (after) {
         Stream *stream = (Stream *)after;
-        if (!Py_IS_TYPE(after, stream_class)) return NULL;
+        if (!Py_IS_TYPE(after, stream_class) || !stream->word) return NULL;
         int over = reached(stream) >= epoch;
         if (stream->issued == epoch && !stream->lent && !is_none(stream->priority)
             && PyLong_AsLong(stream->priority) == port->priority && stream->places < port->budget)
@@ -525,12 +525,12 @@ static Stream *choose(Port *port, PyObject *after, unsigned long long epoch) {
         if (!over) return NULL;
     }
     Stream *last = (Stream *)port->last;
-    if (!is_none(port->last) && reached(last) == last->issued && !last->lent) return last;
+    if (!is_none(port->last) && last->word && reached(last) == last->issued && !last->lent) return last;
     Stream *least = NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(port->streams); ++i) {
         PyObject *each = PyList_GET_ITEM(port->streams, i);
         Stream *stream = (Stream *)each;
-        if (!Py_IS_TYPE(each, stream_class)) return NULL;
+        if (!Py_IS_TYPE(each, stream_class) || !stream->word) return NULL;
         uint64_t over = reached(stream);
         if (stream->lent) continue;
         if (over == stream->issued) return stream;
