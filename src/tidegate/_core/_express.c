@@ -173,15 +173,15 @@ static PyObject *new_submission(PyObject *queue, PyObject *device, PyObject *wor
         &of_submission.timeline, &of_submission.pending, &of_submission.completion, &of_submission.doom,
         &of_submission.error, &of_submission.unseen, &of_submission.ref, &of_submission.result,
     };
-    static Py_ssize_t *const false[] = {
+    static Py_ssize_t *const unset[] = {
         &of_submission.taken, &of_submission.armed, &of_submission.queued, &of_submission.again,
         &of_submission.counted, &of_submission.express,
     };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         SLOT(made, *none[i]) = Py_NewRef(Py_None);
     }
-    for (size_t i = 0; i < sizeof false / sizeof *false; i++) {
-        SLOT(made, *false[i]) = Py_NewRef(Py_False);
+    for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) {
+        SLOT(made, *unset[i]) = Py_NewRef(Py_False);
     }
     SLOT(made, of_submission.queue) = Py_NewRef(queue);
     SLOT(made, of_submission.device) = Py_NewRef(device);
@@ -234,7 +234,7 @@ static int make_spans(PyObject *device, PyObject *bindings, PyObject **spans, Py
             return 0;
         }
         PyObject *memory = SLOT(buffer, of_buffer.memory);
-        if (SLOT(memory, of_memory.device) != device || SLOT(memory, of_memory.closed) != Py_False
+        if (memory == NULL || SLOT(memory, of_memory.device) != device || SLOT(memory, of_memory.closed) != Py_False
             || SLOT(memory, of_memory.phase) == freed) {
             return 0;
         }
@@ -259,6 +259,9 @@ static int make_spans(PyObject *device, PyObject *bindings, PyObject **spans, Py
 static PyObject *converted(PyObject *function, PyObject *inner, PyObject *constants)
 {
     PyObject *empty = PyTuple_GET_ITEM(nothing, 1);
+    if (!PyTuple_CheckExact(constants) && !PyList_CheckExact(constants)) {
+        return NULL; /* what can be gone through only once is left to Python */
+    }
     PyObject *kinds = constants == empty ? attribute(inner, name_constants) : NULL;
     int none = kinds == empty;
     Py_XDECREF(kinds);
@@ -277,8 +280,11 @@ static int takes(PyObject *inner, Py_ssize_t count)
 not submitted yet, as `Operations.dispatch` makes it; None: something is not plain, or wrong. */
 static PyObject *dispatch(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
+    if (count != 9 || port_table.type == NULL) {
+        Py_RETURN_NONE;
+    }
     PyObject *device = args[1], *function = args[4], *local = args[8];
-    if (count != 9 || port_table.type == NULL || !Py_IS_TYPE(function, function_class)
+    if (!Py_IS_TYPE(function, function_class)
         || SLOT(function, of_function.device) != device || small(local) != 0) {
         Py_RETURN_NONE; /* how much local memory a function may have, it knows itself */
     }
@@ -338,7 +344,7 @@ static void drop(Plan *plan)
     Py_XDECREF(plan->waited);
 }
 
-/* What a collection of one stands for; NULL for one of several. */
+/* What a collection of one stands for; NULL for one of several, or of None, which Python refuses. */
 static PyObject *only(PyObject *given)
 {
     Py_ssize_t count = PyList_CheckExact(given) ? PyList_GET_SIZE(given)
@@ -349,7 +355,8 @@ static PyObject *only(PyObject *given)
     if (count == 0) {
         return Py_None;
     }
-    return count > 1 ? NULL : PyList_CheckExact(given) ? PyList_GET_ITEM(given, 0) : PyTuple_GET_ITEM(given, 0);
+    PyObject *one = PyList_CheckExact(given) ? PyList_GET_ITEM(given, 0) : PyTuple_GET_ITEM(given, 0);
+    return count > 1 || one == Py_None ? NULL : one;
 }
 
 /* What is waited for, and room for what is signalled. All that the collector knows is made here. 0: not plain, or no
@@ -368,6 +375,9 @@ static int make(Plan *plan, PyObject *submission, PyObject *wait, PyObject *sign
         if (Py_IS_TYPE(wait, timepoint_class)) {
             plan->waits[0] = SLOT(wait, of_timepoint.state);
             plan->values[0] = SLOT(wait, of_timepoint.value);
+            if (plan->waits[0] == NULL) {
+                return 0;
+            }
         } else if (Py_IS_TYPE(wait, submission_class)) {
             plan->waited_for[0] = wait;
         } else {
@@ -427,7 +437,7 @@ static int follow(Plan *plan)
 {
     PyObject *state = SLOT(plan->line, semaphore_state);
     long long high = small(SLOT(state, of_state.high)), payload = small(SLOT(state, of_state.payload));
-    if (high < 0 || payload < 0) {
+    if (high < 0 || payload < 0 || high == LLONG_MAX || payload == LLONG_MAX) {
         return 0;
     }
     PyObject *last = SLOT(state, high > payload ? of_state.high : of_state.payload);
@@ -495,7 +505,7 @@ static int signals_are_plain(Plan *plan)
     for (int i = 0; i < plan->signal_count; i++) {
         PyObject *point = PyTuple_GET_ITEM(plan->points, i);
         PyObject *state = SLOT(point, of_timepoint.state), *value = SLOT(point, of_timepoint.value);
-        if (SLOT(state, of_state.failure) != Py_None || !is_dict_of(state, of_state.claims)
+        if (state == NULL || SLOT(state, of_state.failure) != Py_None || !is_dict_of(state, of_state.claims)
             || !is_dict_of(state, of_state.promises) || !is_dict_of(state, of_state.waiters)
             || small(SLOT(state, of_state.payload)) < 0 || small(value) <= small(SLOT(state, of_state.payload))
             || small(SLOT(state, of_state.high)) < 0
@@ -514,6 +524,9 @@ static void settle(Plan *plan)
 {
     for (int i = 0; i < plan->signal_count; i++) {
         PyObject *state = SLOT(PyTuple_GET_ITEM(plan->points, i), of_timepoint.state);
+        if (state == NULL || !is_dict_of(state, of_state.waiters) || !is_dict_of(state, of_state.claims)) {
+            continue;
+        }
         int calm = SLOT(state, of_state.failure) == Py_None && PyDict_GET_SIZE(SLOT(state, of_state.waiters)) == 0
             && PyDict_GET_SIZE(SLOT(state, of_state.claims)) == 0;
         slot_set(state, of_state.calm, calm ? Py_True : Py_False);
@@ -527,7 +540,9 @@ static int memories_are_plain(PyObject *memories)
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(memories); i++) {
         PyObject *memory = PyTuple_GET_ITEM(memories, i);
-        if (!Py_IS_TYPE(memory, memory_class) || SLOT(memory, of_memory.write_error) != Py_None) {
+        if (!Py_IS_TYPE(memory, memory_class) || SLOT(memory, of_memory.write_error) != Py_None
+            || SLOT(memory, of_memory.closed) != Py_False || SLOT(memory, of_memory.storage) == NULL
+            || SLOT(memory, of_memory.storage) == Py_None) {
             return 0;
         }
     }
@@ -545,23 +560,22 @@ static void add_uses(PyObject *memory, long long change)
 }
 
 /* Everything that becomes visible. -1: no memory, with the submission on the device and its exception set. */
-static int commit(Plan *plan, PyObject *submission, PyObject *device, PyObject *timeline, unsigned long long epoch)
+static int commit(Plan *plan, PyObject *submission, PyObject *device, PyObject *timeline, unsigned long long epoch,
+                  PyObject *issued, PyObject *timelines)
 {
-    PyObject *number = PyLong_FromUnsignedLongLong(epoch), *line = attribute(timeline, name_in_flight);
-    PyObject *done = NULL, *issued = attribute(device, name_issued), *poller = attribute(device, name_poller);
-    PyObject *timelines = poller == NULL ? NULL : attribute(poller, name_timelines);
+    PyObject *number = PyLong_FromUnsignedLongLong(epoch), *line = PyObject_GetAttr(timeline, name_in_flight);
+    PyObject *done = NULL;
     int waited_for = 0, code = -1;
-    if (number == NULL || line == NULL || issued == NULL || timelines == NULL) {
-        PyErr_SetString(PyExc_SystemError, "a device without the attributes of one");
-        goto end;
-    }
-    slot_set(submission, of_submission.epoch, number);
     slot_set(submission, of_submission.timeline, timeline);
     slot_set(submission, of_submission.taken, Py_True);
     slot_set(submission, of_submission.queued, Py_True);
     slot_set(submission, of_submission.express, Py_True);
     slot_set(submission, of_submission.stage, issued_stage);
     slot_set(submission, of_submission.signals, plan->points);
+    if (number == NULL || line == NULL) {
+        goto end;
+    }
+    slot_set(submission, of_submission.epoch, number);
     if (plan->producer != NULL) {
         PyTuple_SET_ITEM(plan->promise, 0, Py_NewRef(plan->state == NULL ? Py_None : plan->state));
         PyTuple_SET_ITEM(plan->promise, 1, plan->value == NULL ? PyLong_FromLong(1) : Py_NewRef(plan->value));
@@ -588,10 +602,7 @@ static int commit(Plan *plan, PyObject *submission, PyObject *device, PyObject *
         }
         waited_for |= has_waiters(state);
     }
-    PyObject *touches = SLOT(submission, of_submission.touches), *writes = SLOT(submission, of_submission.writes);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(touches); i++) {
-        add_uses(PyTuple_GET_ITEM(touches, i), 1);
-    }
+    PyObject *writes = SLOT(submission, of_submission.writes);
     if (PyTuple_GET_SIZE(writes)) {
         slot_set(submission, of_submission.ref, plan->ref);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(writes); i++) {
@@ -603,14 +614,18 @@ end:
     Py_XDECREF(number);
     Py_XDECREF(line);
     Py_XDECREF(done);
-    Py_XDECREF(issued);
-    Py_XDECREF(poller);
-    Py_XDECREF(timelines);
     return code;
 }
 
+static void change_uses(PyObject *touches, long long change)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(touches); i++) {
+        add_uses(PyTuple_GET_ITEM(touches, i), change);
+    }
+}
+
 /* 1 or 0: done, and whether somebody may want to know; -1: an exception; -2: not the plain case. */
-static int submit_locked(Plan *plan, PyObject *port, PyObject *submission, void *scratch)
+static int submit_locked(const ExpressPort *table, Plan *plan, PyObject *port, PyObject *submission, void *scratch)
 {
     PyObject *device = SLOT(submission, of_submission.device), *timeline = NULL;
     unsigned long long epoch = 0;
@@ -625,11 +640,25 @@ static int submit_locked(Plan *plan, PyObject *port, PyObject *submission, void 
     }
     PyObject *after = plan->producer == NULL ? NULL : SLOT(plan->producer, of_submission.timeline);
     long long after_epoch = plan->producer == NULL ? 0 : small(SLOT(plan->producer, of_submission.epoch));
-    if (!port_table.issue(port, scratch, after, (unsigned long long)after_epoch, &timeline, &epoch)) {
-        settle(plan);
-        return -2;
+    PyObject *issued = attribute(device, name_issued), *poller = attribute(device, name_poller);
+    PyObject *timelines = poller == NULL ? NULL : attribute(poller, name_timelines);
+    PyObject *touches = SLOT(submission, of_submission.touches);
+    int code = -2;
+    if (issued != NULL && timelines != NULL) {
+        change_uses(touches, 1); /* before: the device has what it uses from the first moment on */
+        if (table->issue(port, scratch, after, (unsigned long long)after_epoch, &timeline, &epoch)) {
+            code = commit(plan, submission, device, timeline, epoch, issued, timelines);
+        } else {
+            change_uses(touches, -1);
+        }
     }
-    return commit(plan, submission, device, timeline, epoch);
+    if (code == -2) {
+        settle(plan);
+    }
+    Py_XDECREF(issued);
+    Py_XDECREF(poller);
+    Py_XDECREF(timelines);
+    return code;
 }
 
 /* submit(port, submission, wait, signal) -> None: not the plain case, and nothing has happened; else it is issued, and
@@ -638,19 +667,20 @@ static PyObject *submit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_s
 {
     double scratch[EXPRESS_SCRATCH / sizeof(double)];
     Plan plan;
-    if (count != 4 || port_table.type == NULL || !Py_IS_TYPE(args[0], port_table.type)
+    const ExpressPort table = port_table; /* `serve` may come between, where Python runs */
+    if (count != 4 || table.type == NULL || !Py_IS_TYPE(args[0], table.type)
         || !Py_IS_TYPE(args[1], submission_class)) {
         Py_RETURN_NONE;
     }
     int code = -2;
     if (!make(&plan, args[1], args[2], args[3])) {
         PyErr_Clear();
-    } else if (port_table.prepare(args[0], SLOT(args[1], of_submission.work), scratch)) {
+    } else if (table.prepare(args[0], SLOT(args[1], of_submission.work), scratch)) {
         if (lock()) {
-            code = submit_locked(&plan, args[0], args[1], scratch);
+            code = submit_locked(&table, &plan, args[0], args[1], scratch);
             unlock();
         }
-        port_table.release(args[0]);
+        table.release(args[0]);
     }
     drop(&plan);
     if (code == -2) {
@@ -727,11 +757,13 @@ static int reach(PyObject *state, PyObject *value)
 {
     PyObject *claims = SLOT(state, of_state.claims), *promises = SLOT(state, of_state.promises);
     slot_set(state, of_state.payload, value);
-    if (PyDict_DelItem(claims, value) < 0 || (PyDict_DelItem(promises, value) < 0)) {
-        if (!PyErr_ExceptionMatches(PyExc_KeyError)) {
-            return -1;
+    for (int i = 0; i < 2; i++) {
+        if (PyDict_DelItem(i == 0 ? promises : claims, value) < 0) {
+            if (!PyErr_ExceptionMatches(PyExc_KeyError)) {
+                return -1;
+            }
+            PyErr_Clear();
         }
-        PyErr_Clear();
     }
     slot_set(state, of_state.calm, PyDict_GET_SIZE(claims) ? Py_False : Py_True);
     return 0;

@@ -220,7 +220,7 @@ class Submission:
     @property
     def done(self) -> bool:
         """Whether it is over, well or not. Never blocks."""
-        if self._stage != RETIRED and self.timeline is not None:
+        if self._stage != RETIRED and self.timeline is not None and not self._device._process.forked:
             self.timeline.advance()
         return self._stage == RETIRED
 
@@ -240,10 +240,11 @@ class Submission:
             DeadlineExceededError: over time.
 
         """
-        if self._stage != RETIRED and is_lasting(timeout):
-            watch(self)
-        if self._stage == RETIRED and self._error is None and is_lasting(timeout):
-            return
+        if is_lasting(timeout) and not self._device._process.forked:
+            if self._stage != RETIRED:
+                watch(self)
+            if self._stage == RETIRED and self._error is None:
+                return
         wait_for(*self._wait_target(), timeout)  # a failure that comes out of it counts as looked at
 
     def result(self, timeout: float | None = None) -> Any:

@@ -36,6 +36,7 @@ class Rig:
         self.found = found
         self.device, self.queue = found.device, found.queue
         self.touch = self.device.load(TOUCH)["touch"]
+        self.add = self.device.load(SUM)["add"]
         self.buffer = found.shared()
         self.expected = 0
         for _ in range(3):
@@ -75,7 +76,7 @@ def test_the_plain_cases_go_by_it(rig: Rig) -> None:
 
 
 def test_constants_reach_the_kernel(rig: Rig) -> None:
-    add = rig.device.load(SUM)["add"]
+    add = rig.add
     last = None
     made = []
     for number in range(1, 6):
@@ -177,6 +178,12 @@ WRONG: dict[str, tuple[Callable[[Rig], object], type[Exception]]] = {
     "no function": (lambda rig: rig.queue.dispatch("touch", 1), TypeError),  # type: ignore[arg-type]
     "no wait": (lambda rig: rig.once(wait=3), TypeError),
     "no signal": (lambda rig: rig.once(signal=3), TypeError),
+    "nothing to wait for": (lambda rig: rig.once(wait=[None]), TypeError),
+    "nothing to signal": (lambda rig: rig.once(signal=(None,)), TypeError),
+    "constants of an iterator": (
+        lambda rig: rig.queue.dispatch(rig.add, 1, bindings=[rig.buffer], constants=iter([1 << 40, 0])),
+        tg.InvalidArgumentError,
+    ),
 }
 
 
@@ -207,6 +214,25 @@ def test_closed_buffers_claimed_points_and_closed_devices_are_refused(rig: Rig) 
     rig.device.close(LIMIT)
     with pytest.raises(tg.ClosedError):
         rig.queue.dispatch(rig.touch, 1, bindings=[rig.buffer])
+
+
+def test_what_is_on_the_way_goes_the_way_it_began(rig: Rig) -> None:
+    stop = threading.Event()
+
+    def open_and_close() -> None:
+        while not stop.is_set():
+            with express.closed():
+                pass
+
+    disturbing = threading.Thread(target=open_and_close, daemon=True)
+    disturbing.start()
+    last = None
+    for _ in range(300):
+        last = rig.once(wait=last)
+    last.wait(LIMIT)  # type: ignore[union-attr]
+    stop.set()
+    disturbing.join(LIMIT)
+    assert rig.count == rig.expected
 
 
 def test_a_section_of_another_thread_is_not_stepped_into(rig: Rig) -> None:
@@ -265,11 +291,19 @@ def test_threads_that_share_a_queue_and_a_timeline_lose_nothing(rig: Rig) -> Non
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_is_refused(rig: Rig) -> None:
+    latch, blocked = rig.found.latch()
+    over = rig.once()
+    while over.timeline is None or over.timeline.reached < over.epoch:  # it is over, and nobody has looked
+        pass
+
     def child(answers: Any) -> None:
-        try:
-            rig.once()
-        except tg.FailedPreconditionError:
-            answers.put("refused")
+        for call in (rig.once, lambda: over.wait(LIMIT), lambda: blocked.wait(LIMIT)):
+            try:
+                call()
+            except tg.FailedPreconditionError:
+                continue
+            answers.put("taken")
+        answers.put("refused")
 
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
@@ -277,3 +311,4 @@ def test_a_forked_child_is_refused(rig: Rig) -> None:
     process.start()
     assert answers.get(timeout=LIMIT) == "refused"
     process.join(LIMIT)
+    latch.open()

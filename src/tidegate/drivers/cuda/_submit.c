@@ -561,7 +561,8 @@ static void collect(Port *port, Stream *stream) {
     PyErr_Clear();
 }
 
-/* The calls. 1: all is on the stream; 0: nothing is; -1: the work is, and the end of its epoch is still missing. */
+/* The calls. 1: all is on the stream; 0: nothing is; -1: the work is, and the end of its epoch is still missing: if it
+   can be put there by `Stream.heal`, all is well, and if not the device is lost. */
 static int launch_all(Port *port, Prepared *prepared, Stream *stream, void *event) {
     void *current = NULL, *context = (void *)(uintptr_t)port->context, *handle = (void *)(uintptr_t)stream->handle;
     int pushed = 0, code = 0;
