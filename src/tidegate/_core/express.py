@@ -91,6 +91,8 @@ def closed() -> Iterator[None]:
 
 def _close_in_child() -> None:
     """What belongs to the parent must be refused, and only the long way looks."""
+    global _ports  # noqa: PLW0603 - for good, in this process
+    _ports = None
     if _express is not None:
         _express.serve(None)
 

@@ -17,7 +17,7 @@ import tidegate as tg
 from tidegate._core import express
 from tidegate._core.lock import core_lock
 
-from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench
+from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
 pytestmark = pytest.mark.skipif(express._express is None, reason="the C form was not built, or is not wanted")
 
@@ -122,8 +122,7 @@ def test_those_who_waited_before_it_are_told(rig: Rig, how: str) -> None:
     timeline, told = tg.Semaphore(), threading.Event()
     if how == "thread":
         threading.Thread(target=lambda: (timeline.wait(1, LIMIT), told.set()), daemon=True).start()
-        while not timeline._state.waiters:
-            pass
+        until(lambda: timeline._state.waiters)
     elif how == "callback":
         timeline.at(1).add_callback(lambda *_: told.set())
     else:
@@ -293,8 +292,7 @@ def test_threads_that_share_a_queue_and_a_timeline_lose_nothing(rig: Rig) -> Non
 def test_a_forked_child_is_refused(rig: Rig) -> None:
     latch, blocked = rig.found.latch()
     over = rig.once()
-    while over.timeline is None or over.timeline.reached < over.epoch:  # it is over, and nobody has looked
-        pass
+    until(lambda: over.timeline is not None and over.timeline.reached >= over.epoch)  # and nobody has looked
 
     def child(answers: Any) -> None:
         for call in (rig.once, lambda: over.wait(LIMIT), lambda: blocked.wait(LIMIT)):

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate as tg
 
-from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench
+from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
 LARGE = 1 << 20
 
@@ -75,8 +75,7 @@ def test_whoever_waits_is_told(how: str) -> None:
 
             asyncio.run(wait())
         elif how == "done":
-            while not up.done:
-                pass
+            until(lambda: up.done)
         else:
             assert told.wait(LIMIT)
 

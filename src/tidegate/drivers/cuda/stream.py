@@ -43,7 +43,7 @@ BUDGET = 384
 ALARMS = 40
 """So many events for sleeping may be on a stream at once; it takes 56."""
 
-_TURN = 0.0001
+_TURN, _TURNS = 0.0001, 50_000
 _LOOKS = 256
 """Every so many fruitless looks CUDA is asked whether something is wrong."""
 
@@ -216,7 +216,9 @@ class Stream(StreamBase, EpochTimeline):
         self.collect(len(self._line))
         self._words = words
         self.word = 0
-        while self.watchers:
+        for _ in range(_TURNS):
+            if not self.watchers:
+                break
             time.sleep(_TURN)  # until they have looked away, which is a matter of microseconds
         for epoch in [epoch for epoch in self._alarms if epoch not in self._asleep]:
             self.device.sleep_events.give(self._alarms.pop(epoch))
