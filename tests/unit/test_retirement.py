@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 import tidegate as tg
+from tidegate._core import retirement
 from tidegate._core.retirement import retire
-from tidegate._core.submission import RETIRED
+from tidegate._core.submission import FINISHING, RETIRED
 from tidegate.drivers.cpu.workers import Task
 
 
@@ -34,3 +39,32 @@ def test_a_task_that_was_over_when_an_interrupt_came_is_not_run_again():
     task._claimed = False  # as the interrupted thread leaves it, which then hands it to the workers
     assert not task.run()
     assert ran == [1]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("broken")])
+def test_who_has_seen_the_signal_of_a_submission_finds_it_done(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    ends: list[object] = []
+    end = retirement._end_locked
+
+    def interrupted(*arguments):
+        end(*arguments)
+        raise KeyboardInterrupt
+
+    with tg.open_device("cpu") as device:
+        gate, done = tg.Semaphore(), tg.Semaphore()
+        work = device.queue().barrier(wait=gate.at(1), signal=done.at(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(retirement, "_end_locked", interrupted)
+            patch.setattr(retirement, "reaper", SimpleNamespace(leave=lambda *note: ends.append(note)))
+            with pytest.raises(KeyboardInterrupt):
+                retire(work, error)
+        assert ends == [(retire, work, error)]
+        assert work._stage == FINISHING  # as a thread finds it that looks while another retires it
+        assert (done.value, done.failure) == ((1, None) if error is None else (0, error))
+        assert work.done
+        assert work._stage == RETIRED
+        assert work.error is error
+        assert (done.value, done.failure) == ((1, None) if error is None else (0, error))
+        gate.signal(1)

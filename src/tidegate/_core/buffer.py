@@ -100,7 +100,8 @@ class Memory:
 
     def pending_write(self) -> Submission | None:
         """Return the last submitted write while it is not over."""
-        return None if self.last_write is None else self.last_write()
+        last = self.last_write
+        return None if last is None else last()
 
     def end_use(self) -> None:
         """A submission that used it is over."""

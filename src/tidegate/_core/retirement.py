@@ -36,7 +36,9 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
         with core_lock:
             stage = submission._stage
             if stage != RETIRED:
-                if stage != FINISHING:
+                if stage == FINISHING:
+                    submission._again = True  # an interrupt cut it short
+                else:
                     submission._error = error
                     submission._stage = FINISHING
                 _end_locked(submission, out)
@@ -47,7 +49,6 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
             device._after_retirement()
         drain()
     except BaseException:
-        submission._again = True
         reaper.leave(retire, submission, error)
         hand_over(out)
         raise
@@ -82,8 +83,8 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
         _signal_locked(submission, point._state, point.value, error, out)
     for memory in submission._writes:
         if memory.last_write is submission._ref:
+            memory.write_error = error  # a host read after it fails too, and finds it before the write is gone
             memory.last_write = None
-            memory.write_error = error  # a host read after it fails too
     completion = submission._completion
     if error is not None and _is_news(submission, error):
         submission._unseen = _Unseen(submission, error)

@@ -19,7 +19,7 @@ from . import process
 from .awaiting import wait_async
 from .background import reaper
 from .host_wait import is_lasting, wait_for, watch
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .thread_state import Firing, drain, thread_state
 from .timeline import Site, TimelineState, brief, fail_locked
 
@@ -220,8 +220,11 @@ class Submission:
     @property
     def done(self) -> bool:
         """Whether it is over, well or not. Never blocks."""
-        if self._stage != RETIRED and self.timeline is not None and not self._device._process.forked:
-            self.timeline.advance()
+        if self._stage != RETIRED and not self._device._process.forked:
+            if self.timeline is not None:
+                self.timeline.advance()
+            if self._stage == FINISHING and not interrupted_here():
+                _see_to_the_end(self)
         return self._stage == RETIRED
 
     @property
@@ -306,6 +309,13 @@ class Submission:
         if self._ref is None:
             self._ref = weakref.ref(self)
         return self._ref
+
+
+def _see_to_the_end(submission: Submission) -> None:
+    """Let the retirement that is under way be over: who has seen one of its signals must find it done."""
+    from .retirement import retire
+
+    retire(submission)
 
 
 def over(queue: Queue) -> Submission:

@@ -309,6 +309,25 @@ def test_a_submission_knows_its_queue_and_its_result(queue: tg.Queue) -> None:
     assert queue.barrier().result(timeout=LIMIT) is None
 
 
+@pytest.mark.rules("M3", "M21")
+@pytest.mark.parametrize("by", ["submission", "signal"])
+def test_who_has_waited_for_a_submission_finds_it_done(queue: tg.Queue, by: str, switch_often: None) -> None:
+    for count in range(1, 501):
+        end = tg.Semaphore()
+        work = queue.host_call([].pop if count % 2 else list, signal=end.at(1))
+        waited = work if by == "submission" else end.at(1)
+        if count % 2:
+            with pytest.raises(tg.SemaphoreFailedError) as failure:
+                waited.wait(timeout=LIMIT)
+            assert work.done
+            assert isinstance(work.error, IndexError)
+            assert failure.value.__cause__ is work.error
+        else:
+            waited.wait(timeout=LIMIT)
+            assert work.done
+            assert work.error is None
+
+
 @pytest.mark.rules("M21")
 def test_a_submission_shows_the_line_it_was_made_at(queue: tg.Queue) -> None:
     gate = tg.Semaphore()

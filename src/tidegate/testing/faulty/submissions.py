@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate._core import retirement, scheduling
 from tidegate._core.lock import core_lock
-from tidegate._core.submission import Submission
+from tidegate._core.submission import RETIRED, Submission
 from tidegate._core.timepoint import Timepoint
 from tidegate.drivers.cpu.queue import _Task
 from tidegate.errors import InvalidArgumentError
@@ -53,6 +53,19 @@ def signals_early(patch: Patch) -> None:
         real(self)
 
     patch.method(_Task, "__call__", call)
+
+
+@fault("M3", "M21", killed_by="test_submission::test_who_has_waited_for_a_submission_finds_it_done")
+def is_done_after_its_signals(patch: Patch) -> None:
+    """A submission says that it is over from the second look on, when its signals are long there."""
+    looked: set[Submission] = set()
+
+    def done(self: Submission) -> bool:
+        late = self not in looked
+        looked.add(self)
+        return self._stage == RETIRED and not late
+
+    patch.method(Submission, "done", property(done))
 
 
 @fault("M14", killed_by="test_submission::test_several_waits_are_all_needed_and_several_signals_all_come")
