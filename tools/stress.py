@@ -6,9 +6,9 @@
     python tools/stress.py --quick                  one run per mode without the slow tests, for CI
 
 The modes: `plain` disturbs nothing; `switch` lets threads change at every opportunity; `busy` keeps every core busy
-with other processes; `collect` has the collector run at random points; `all` does all of this. Every run has a seed,
-counted up from --seed; a failure prints the command that repeats that run. Exit status: 1 for a failure, 2 for wrong
-use.
+with other processes; `collect` has the collector run at random points; `stall` has threads stop for a moment inside
+Tidegate while the others go on; `all` does all of this. Every run has a seed, counted up from --seed; a failure prints the
+command that repeats that run. Exit status: 1 for a failure, 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -30,8 +30,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 ROOT = Path(__file__).resolve().parent.parent
-MODES = ("plain", "switch", "busy", "collect", "all")
-_DISTURBANCES = {"plain": "", "switch": "switch", "busy": "", "collect": "collect", "all": "switch,collect"}
+_DISTURBANCES = {
+    "plain": "",
+    "switch": "switch",
+    "busy": "",
+    "collect": "collect",
+    "stall": "stall",
+    "all": "switch,collect,stall",
+}
+MODES = tuple(_DISTURBANCES)
 # Ends by itself when the process that started it is gone.
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1000000): pass\n"
 
@@ -150,7 +157,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=MODES,
         choices=MODES,
         metavar="MODE",
-        help=f"of {' '.join(MODES)} (default all five)",
+        help=f"of {' '.join(MODES)} (default: each in turn)",
     )
     add("--seed", type=int, default=0, help="of the first run (default 0)")
     add("--quick", action="store_true", help="one run per mode, without the tests marked slow")

@@ -1,7 +1,8 @@
 """The pytest plugin behind tools/stress.py: disturbs the test process as the environment says.
 
 TIDEGATE_STRESS is a comma-separated list: `switch` makes threads change at every opportunity, `collect` has the
-collector run at points chosen at random. TIDEGATE_STRESS_SEED seeds the choice.
+collector run at points chosen at random, `stall` has threads stop for a while at calls and returns chosen at random.
+TIDEGATE_STRESS_SEED seeds the choice.
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ import os
 import random
 import sys
 import threading
+import time
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
+import tidegate
+
 _SWITCH_INTERVAL_S = 1e-6
+_STALLS_S = (0, 2e-5, 2e-4, 2e-3)
+_STEPS = 1000
+_OURS = tuple(str(Path(tidegate.__file__).parent / name) for name in ("_core", "drivers", "testing"))
 _MANY = 200
 _seen = [0]
 """How many modules there were when the collector was last told to leave them alone."""
@@ -27,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if "collect" in wanted:
         _collect_at_random(random.Random(seed))
+    if "stall" in wanted:
+        _stall_at_random(random.Random(seed))
 
 
 def pytest_runtest_setup() -> None:
@@ -60,3 +71,21 @@ def _collect_at_random(choice: random.Random) -> None:
     gc.callbacks.append(after)
     gc.set_threshold(1, 2, 2)
     threading.Thread(target=everything, name="stress collector", daemon=True).start()
+
+
+def _stall_at_random(choice: random.Random) -> None:
+    """Have threads stop where Tidegate calls something or returns, also with its lock, while others go on.
+
+    So a machine with few cores sees what else takes many: somebody who looks between two steps of another thread.
+    """
+    left = 1
+
+    def step(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left  # shared by all threads: who counts wrongly stalls elsewhere
+        left -= 1
+        if left < 0 and frame.f_code.co_filename.startswith(_OURS):
+            left = choice.randrange(2 * _STEPS)
+            time.sleep(choice.choice(_STALLS_S))
+
+    threading.setprofile(step)
+    sys.setprofile(step)

@@ -17,6 +17,7 @@ def test_probe():
     disturbed = os.environ["TIDEGATE_STRESS"].split(",")
     assert (sys.getswitchinterval() < 1e-5) == ("switch" in disturbed)
     assert bool(gc.callbacks) == ("collect" in disturbed)
+    assert (sys.getprofile() is not None) == ("stall" in disturbed)
     assert ("stress collector" in {thread.name for thread in threading.enumerate()}) == ("collect" in disturbed)
 
 @pytest.mark.slow
@@ -48,18 +49,19 @@ def stress(root, *arguments):
 
 @pytest.mark.slow
 def test_each_mode_disturbs_as_it_says(project):
-    done = stress(project, "--runs", "5", "--seed", "40")
+    done = stress(project, "--runs", "6", "--seed", "40")
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines[:5]] == [
+    assert [line.partition(":")[0] for line in lines[:6]] == [
         "plain, seed 40",
         "switch, seed 41",
         "busy, seed 42",
         "collect, seed 43",
-        "all, seed 44",
+        "stall, seed 44",
+        "all, seed 45",
     ]
-    assert all("2 passed" in line for line in lines[:5])
-    assert lines[5].startswith("5 runs without a failure")
+    assert all("2 passed" in line for line in lines[:6])
+    assert lines[6].startswith("6 runs without a failure")
 
 
 @pytest.mark.slow
