@@ -7,8 +7,8 @@
 
 The modes: `plain` disturbs nothing; `switch` lets threads change at every opportunity; `busy` keeps every core busy
 with other processes; `collect` has the collector run at random points; `stall` has threads stop for a moment inside
-Tidegate while the others go on; `all` does all of this. Every run has a seed, counted up from --seed; a failure prints the
-command that repeats that run. Exit status: 1 for a failure, 2 for wrong use.
+Tidegate while the others go on; `all` does all of this. Every run has a seed, counted up from --seed; a failure prints
+the command that repeats that run. Exit status: 1 for a failure, 2 for wrong use.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 
 import tidegate as tg
 from tidegate._core import timeline
+from tidegate._core.lock import core_lock
 
 from .fences import LIMIT, let_background_threads_catch_up
 
@@ -134,6 +135,45 @@ def test_a_lane_of_10000_operations_behind_one_signal_completes_in_order(device:
     gate.signal(1)
     lane.wait(LIMIT)
     assert lane.tail.value == length + 1
+
+
+@pytest.mark.parametrize("line", ["one timeline", "many timelines"])
+def test_closing_looks_at_each_held_submission_once(line: str) -> None:
+    def cost(length: int) -> int:
+        gate, end = tg.Semaphore(), tg.Semaphore()
+        with tg.open_device("cpu?workers=1") as device:
+            queue = device.queue()
+            last = queue.host_call(gate.wait, 1, LIMIT, signal=end.at(1))
+            for value in range(1, length):
+                last = queue.barrier(wait=end.at(value) if line == "one timeline" else last, signal=end.at(value + 1))
+            with core_lock:
+                steps = lines_during(device._doomed_locked)
+                assert device._doomed_locked() == []
+            gate.signal(1)
+        return steps
+
+    assert is_flat(cost, 1000)
+
+
+def test_hope_for_memory_costs_each_held_submission_once() -> None:
+    def cost(cycles: int) -> int:
+        gate = tg.Semaphore()
+        with tg.open_device("cpu?workers=1&memory=1KiB") as device:
+            queue = device.queue()
+            taken = queue.allocate(1024, wait=gate.at(1))
+            last: tg.Submission = queue.fill(taken, 1, wait=taken.ready)
+            for _ in range(cycles):
+                scratch = queue.allocate(1024, wait=last)
+                last = queue.free(scratch, wait=scratch.ready)
+            with core_lock:
+                device._starvation._waiting[taken.ready] = tg.ResourceExhaustedError("as if")
+                steps = lines_during(device._starvation._help_comes_locked)
+                assert not device._starvation._help_comes_locked()
+                device._starvation._waiting.clear()
+            gate.fail(ValueError("enough"))
+        return steps
+
+    assert is_flat(cost, 500)
 
 
 # Crowds ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tidegate._core.issuing import HostWork
 from tidegate._core.lock import core_lock
 from tidegate._core.submission import HELD, ISSUED, RETIRED
 from tidegate._core.thread_state import thread_state
-from tidegate._core.workload import Workload, _follows_locked, _host_task, _waiting_for_locked
+from tidegate._core.workload import Workload, _host_task
 from tidegate.drivers.null import NullDriver
 
 from .hand_driver import LIMIT, HandDevice, catch_up, fill, open_by_hand
@@ -181,28 +181,6 @@ def test_only_what_is_alive_and_held_counts_as_held(device: tg.Device) -> None:
         held._stage = HELD
     del device._held[0]
     held.cancel()
-
-
-def test_followers_are_found_by_signals_and_by_the_handle(device: tg.Device) -> None:
-    gate, done = tg.Semaphore(), tg.Semaphore()
-    producer = fill(device, wait=gate.at(1), signal=done.at(1))
-    by_signal = fill(device, wait=done.at(1))
-    with core_lock:
-        assert _waiting_for_locked(producer) == [by_signal]
-    by_handle = fill(device, wait=producer)
-    done.at(1).add_callback(lambda *_told: None)
-    with core_lock:
-        assert set(_waiting_for_locked(producer)) == {by_signal, by_handle}
-        assert _follows_locked(by_signal, {id(producer)})
-        assert not _follows_locked(by_signal, {id(by_handle)})
-        assert not _follows_locked(by_signal, set())
-        done._state.claims[7] = lambda: None  # type: ignore[assignment]
-        assert _follows_locked(by_signal, {id(producer)})
-        assert not _follows_locked(by_signal, set())
-        del done._state.claims[7]
-    producer.cancel()
-    assert by_handle.done
-    assert by_signal.done
 
 
 def test_a_host_call_knows_its_device_only_while_it_runs(device: tg.Device) -> None:

@@ -426,10 +426,17 @@ def test_giving_up_passes_over_those_who_were_served_meanwhile(device: tg.Device
     gate.signal(1)
 
 
-def test_a_circle_of_waits_is_searched_once(device: tg.Device) -> None:
-    one, two = tg.Semaphore(), tg.Semaphore()
-    first = device.queue().barrier(wait=one.at(1), signal=two.at(1))
-    device.queue().barrier(wait=two.at(1), signal=one.at(1))
-    with core_lock:
-        assert device._starvation._depends_locked(first) is False
-    first.cancel()
+def test_what_is_being_tried_again_is_in_sight(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hungry = starving(device)
+    seen: list[list[Submission]] = []
+
+    def look(*_given: object) -> bool:
+        with core_lock:
+            seen.append(device._under_way_locked())
+        return real(*_given)
+
+    real = issuing.issue
+    monkeypatch.setattr(issuing, "issue", look)
+    device._starvation.retry()
+    assert [hungry.ready in found for found in seen] == [True]
+    gate.signal(1)

@@ -38,13 +38,16 @@ class _LoopPost:
         if self._woken:
             return
         self._woken = True
-        loop = self._loop()
         try:
+            loop = self._loop()
             if loop is not None:
                 loop.call_soon_threadsafe(self._deliver)
                 return
         except RuntimeError:
             pass  # closed: its tasks are gone, nobody waits
+        except BaseException:
+            self._woken = False  # an interrupt: the reaper posts once more
+            raise
         self._futures.clear()
         self._woken = False
 

@@ -304,9 +304,10 @@ class Buffer:
             last = memory.pending_write()
             if last is not None:
                 last.wait(timeout)
-            if memory.write_error is not None:
-                text = f"{memory.describe()}: the last write to it failed: {brief(memory.write_error)}"
-                raise SemaphoreFailedError(text) from memory.write_error
+            error = memory.write_error  # once: the next write that is submitted takes it away
+            if error is not None:
+                text = f"{memory.describe()}: the last write to it failed: {brief(error)}"
+                raise SemaphoreFailedError(text) from error
         else:
             _wait_for(wait, timeout)
 

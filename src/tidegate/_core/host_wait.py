@@ -236,9 +236,13 @@ def wait_targets(targets: list[Target], *, any_of_them: bool, timeout: float | N
 
 
 def _poll(targets: list[Target], any_of_them: bool) -> int | None:
-    if not thread_state.running and not interrupted_here() and poll_devices():
-        return decided(targets, any_of_them)
-    return None
+    if interrupted_here():
+        return None
+    if not thread_state.running:
+        poll_devices()
+    with core_lock:
+        pass  # a step that was under way is over then: who has seen a part of it finds the rest
+    return decided(targets, any_of_them)
 
 
 def _refuse_blocking(targets: list[Target]) -> None:

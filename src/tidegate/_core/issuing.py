@@ -17,7 +17,7 @@ from .background import reaper
 from .lock import core_lock
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
-from .submission import HELD, ISSUED, READY, RETIRED, Submission
+from .submission import FINISHING, HELD, ISSUED, READY, RETIRED, Submission, claims_of
 from .thread_state import thread_state
 from .timeline import TimelineState, waiting_up_to_locked
 
@@ -68,6 +68,8 @@ def _try_promises(submission: Submission) -> bool:
                 leave_waits_locked(submission)
             return True
         with core_lock:
+            if submission._stage >= FINISHING:
+                return True  # its device was lost meanwhile
             submission._stage = HELD
             submission._promised = ()
             submission._queued = False
@@ -128,20 +130,22 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
     # No local name for the work: it would keep the memory while a retirement below looks whether that has come back.
     device = submission._device
     try:
-        submission._stage = ISSUED
-        device._issued[submission] = None
+        with core_lock:
+            if submission._stage >= FINISHING:
+                return True  # its device was lost meanwhile
+            submission._stage = ISSUED
+            device._issued[submission] = None
         if type(submission._work) is HostWork:
             device._run_on_host(submission, submission._work)
             return True
         if not submission._queue._port.issue(submission, submission._work, waits):  # type: ignore[arg-type]
-            submission._stage = READY  # it stays in sight among the issued until the caller has put it elsewhere
-            return False
+            return not _take_back(submission)  # it stays in sight among the issued until the caller puts it elsewhere
     except BaseException as error:
         # This frame runs on the caller's stack: by the traceback the error would pin the locals of all who called.
         error.__traceback__ = None
         if isinstance(error, ResourceExhaustedError) and type(submission._work) is Allocate and not submission.taken:
-            submission._stage = READY
-            device._starve(submission, error)
+            if _take_back(submission):
+                device._starve(submission, error)
             return True
         give_up(submission, error)
         if submission.timeline is not None:
@@ -156,6 +160,15 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
             reaper.leave(promise, submission)
             raise
     return True
+
+
+def _take_back(submission: Submission) -> bool:
+    """The device did not take it: it is ready as before. False: it is over, for the device was lost meanwhile."""
+    with core_lock:
+        if submission._stage >= FINISHING:
+            return False
+        submission._stage = READY
+        return True
 
 
 def promise(submission: Submission) -> None:
@@ -208,17 +221,10 @@ def _offer(producer: Submission) -> None:
     """Let the held submissions that wait for a newly issued one try to follow it onto the device."""
     offers: list[_Offer] = []
     with core_lock:
-        for state, claimed in _promised_by(producer):
+        for state, claimed in claims_of(producer):
             waiters = waiting_up_to_locked(state, claimed)
             offers += [_Offer(waiter) for waiter in waiters if _may_follow(waiter, producer)]
     thread_state.queue.extend(offers)
-
-
-def _promised_by(submission: Submission) -> list[tuple[TimelineState, int]]:
-    points = [(point._state, point.value) for point in submission._signals]
-    if submission._completion is not None:
-        points.append((submission._completion, 1))
-    return points
 
 
 def _may_follow(waiter: object, producer: Submission) -> TypeGuard[Submission]:

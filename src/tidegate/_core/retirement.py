@@ -39,7 +39,8 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
                 if stage == FINISHING:
                     submission._again = True  # an interrupt cut it short
                 else:
-                    submission._error = error
+                    # Who gave it up first has told so: a cancel that came through is not overtaken by a loss.
+                    submission._error = error if error is None or submission._doom is None else submission._doom
                     submission._stage = FINISHING
                 _end_locked(submission, out)
                 submission._stage = RETIRED
@@ -120,7 +121,7 @@ def _signal_locked(
     elif claimed and state.failure is None:
         if state.payload < value:
             raise_locked(state, value, out)
-        elif submission._again and state.payload == value:
+        elif submission._again:
             collect_locked(state, out)  # raised before the interrupt, which left waiters behind
         else:
             fail_locked(state, _overtaken(submission, state.describe(), state.payload, value), out)

@@ -23,7 +23,7 @@ from .issuing import HostWork, give_up, hold, issue, launch, listen, native_wait
 from .lock import core_lock, interrupted_here
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
-from .submission import HELD, READY, RETIRED, Submission, stake
+from .submission import FINISHING, HELD, READY, RETIRED, Submission, stake
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import (
     GIL,
@@ -231,16 +231,16 @@ def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Ti
     if waits and not (device._driver.promises and _promised_locked(submission, waits)):
         _line_up_locked(submission, waits)
     submission._signals = signals
-    device._submitted += 1
-    if submission._pending and submission._doom is None:
+    ready = not submission._pending or submission._doom is not None
+    if ready:
+        submission._queued = True
+        submission._stage = READY
+        device._issued[submission] = None  # in sight without a gap: close and starving allocations look there
+    else:
         device._held[id(submission)] = submission._weakly()
-        _note_uses(submission)
-        return False
-    submission._queued = True
-    submission._stage = READY
-    device._issued[submission] = None  # in sight without a gap: close and starving allocations look there
     _note_uses(submission)
-    return True
+    device._submitted += 1
+    return ready
 
 
 def _claim_locked(submission: Submission, signals: tuple[Timepoint, ...]) -> None:
@@ -283,6 +283,8 @@ def _go_on_promises(submission: Submission, waits: list[Target]) -> None:
     if issue(submission, native_waits(submission._promised)):
         return
     with core_lock:
+        if submission._stage >= FINISHING:
+            return  # its device was lost meanwhile
         submission._promised = ()
         _line_up_locked(submission, waits)
         ready = not submission._pending or submission._doom is not None
@@ -322,13 +324,21 @@ def _line_up_locked(submission: Submission, waits: list[Target]) -> None:
 
 
 def _note_uses(submission: Submission) -> None:
-    for memory in submission._touches:
-        memory.uses += 1
+    """The last step of an admission: what an interrupt cuts short is as if it had not been."""
     if submission._writes:
         last = submission._weakly()
         for memory in submission._writes:
             memory.last_write = last
             memory.write_error = None
+    counted = 0
+    try:
+        for memory in submission._touches:
+            memory.uses += 1
+            counted += 1
+    except BaseException:
+        for memory in submission._touches[:counted]:
+            memory.end_use()
+        raise
 
 
 def _claim_refused(submission: Submission, point: Timepoint) -> InvalidArgumentError:

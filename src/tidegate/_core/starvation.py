@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..driver import Free
 from ..errors import ResourceExhaustedError
+from .following import dependents_locked
 from .lock import core_lock
 from .retirement import retire
 from .submission import RETIRED, Submission
@@ -30,8 +31,8 @@ class Starvation:
         return bool(self._waiting or self._trying)
 
     def submissions(self) -> tuple[Submission, ...]:
-        """Return what starves."""
-        return tuple(self._waiting)
+        """Return what starves, and what is being tried again: it must be in sight of those who close the device."""
+        return (*self._waiting, *self._trying)
 
     def add(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """Take in an allocation that failed for want of memory."""
@@ -102,25 +103,10 @@ class Starvation:
         the end of work on a buffer that was given up; but not if it waits, however indirectly, for one that starves.
         """
         device = self._device
-        if any(submission not in self._waiting for submission in device._issued) or device._backlog:
+        if any(submission not in self._waiting for submission in (*device._issued, *device._backlog)):
             return True
-        held = [ref() for ref in tuple(device._held.values())]
-        return any(one is not None and _gives_back(one) and not self._depends_locked(one) for one in held)
-
-    def _depends_locked(self, submission: Submission) -> bool:
-        seen: set[int] = set()
-        stack = [submission]
-        while stack:
-            current = stack.pop()
-            if current in self._waiting:
-                return True
-            if id(current) in seen:
-                continue
-            seen.add(id(current))
-            for state, value in (current._pending or {}).items():
-                claims = [ref() for claim, ref in state.claims.items() if claim >= value]
-                stack += [producer for producer in claims if producer is not None]
-        return False
+        helpers = {held for held in device._held_locked() if _gives_back(held)}
+        return bool(helpers and helpers - dependents_locked(self._waiting))
 
 
 def _gives_back(submission: Submission) -> bool:

@@ -74,6 +74,14 @@ def stake(submission: Submission, state: TimelineState, value: int) -> Claim:
     return claim
 
 
+def claims_of(submission: Submission) -> list[tuple[TimelineState, int]]:
+    """Return what a submission will signal: timelines and values."""
+    points = [(point._state, point.value) for point in submission._signals]
+    if submission._completion is not None:
+        points.append((submission._completion, 1))
+    return points
+
+
 def vanished(claim: weakref.ref[Submission]) -> None:
     """The finalizer of a claim that still stands: only leaves a note."""
     reaper.leave(_abandon, claim)
@@ -293,6 +301,8 @@ class Submission:
         return completion, 1
 
     def _begin_completion_locked(self, completion: Completion) -> None:
+        if self._unseen is not None:
+            self._unseen.states.append(completion)
         if self._stage != RETIRED:
             completion.calm = False
             completion.claims[1] = stake(self, completion, 1)
@@ -301,8 +311,6 @@ class Submission:
             return
         completion.failure = self._error
         completion.payload = 1 if self._error is None else 0
-        if self._unseen is not None:
-            self._unseen.states.append(completion)
 
     def _weakly(self) -> weakref.ref[Submission]:
         """Return the weak reference by which its device and the buffers it writes know it."""

@@ -90,17 +90,23 @@ def _run(queue: deque[Firing], unlimited: bool) -> None:
 def _delegate(queue: deque[Firing]) -> None:
     """Give the submissions in the queue to the runner; callbacks stay with their thread."""
     runner.ensure()
-    runner.leave(run_unlimited, [firing for firing in queue if firing.is_work])
-    mine = [firing for firing in queue if not firing.is_work]
-    queue.clear()
-    queue.extend(mine)
+    given = list(queue)  # in one step: a finalizer or a signal handler may add to the queue at any call below
+    runner.leave(run_unlimited, [firing for firing in given if firing.is_work])
+    for firing in given:
+        if firing.is_work:
+            del queue[0]
+        else:
+            queue.rotate(-1)
 
 
 def hand_over(queue: deque[Firing]) -> None:
     """After an interrupt: let the reaper finish what this thread began."""
-    if queue:
-        reaper.leave(run_unlimited, list(queue))
-        queue.clear()
+    given = list(queue)
+    if given:
+        reaper.leave(run_unlimited, given)
+    for firing in given:
+        if queue and queue[0] is firing:  # a signal handler may add to the queue here, or run all of it
+            del queue[0]
 
 
 def run_unlimited(firings: Iterable[Firing]) -> None:

@@ -180,6 +180,7 @@ def raise_locked(state: TimelineState, value: int, out: deque[Firing]) -> None:
 
 def fail_locked(state: TimelineState, error: BaseException, out: deque[Firing]) -> None:
     """Fail with `error` unless there is a failure already, and collect."""
+    state.calm = False
     if state.failure is None:
         state.failure = error
     collect_locked(state, out)

@@ -23,6 +23,7 @@ from ..errors import (
 from . import process
 from .arming import arm_submission
 from .background import reaper
+from .following import followers_locked
 from .host_calls import pool as host_pool
 from .host_wait import wait_all
 from .issuing import HostWork, issue
@@ -31,7 +32,6 @@ from .retirement import advance, retire
 from .starvation import Starvation
 from .submission import HELD, RETIRED, Submission
 from .thread_state import thread_state
-from .timeline import TimelineState
 
 _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
@@ -86,6 +86,8 @@ class Workload:
         self._held: dict[int, weakref.ref[Submission]] = {}
         self._issued: dict[Submission, None] = {}
         self._backlog: deque[Submission] = deque()
+        self._tried: set[Submission] = set()
+        self._visits = 0
         self._starvation = Starvation(self)
         self._attention = False
         self._submitted = 0
@@ -108,16 +110,10 @@ class Workload:
 
     def _doomed_locked(self) -> list[Submission]:
         """Return the held submissions that do not follow from issued work alone."""
-        held = {id(submission): submission for submission in self._held_locked()}
-        sure = self._under_way_locked() + [submission for submission in held.values() if submission._queued]
-        safe = {id(submission) for submission in sure}
-        while sure:
-            producer = sure.pop()
-            for follower in _waiting_for_locked(producer):
-                if id(follower) in held and id(follower) not in safe and _follows_locked(follower, safe):
-                    safe.add(id(follower))
-                    sure.append(follower)
-        return [submission for submission in held.values() if id(submission) not in safe]
+        held = dict.fromkeys(self._held_locked())
+        sure = [submission for submission in held if submission._queued]
+        safe = followers_locked(self._under_way_locked() + sure, held).union(sure)
+        return [submission for submission in held if submission not in safe]
 
     def _drain(self, deadline: float | None) -> None:
         while True:
@@ -192,6 +188,8 @@ class Workload:
 
     def _after_retirement(self) -> None:
         """Something ended, so there may be room: try what was put off or starves."""
+        with core_lock:
+            self._visits += 1
         refused: set[object] = set()
         while self._issue_next(refused):
             pass
@@ -200,46 +198,55 @@ class Workload:
             self._attention = bool(self._backlog or self._starvation)
 
     def _issue_next(self, refused: set[object] | None = None) -> bool:
-        """Try the oldest that was put off, of a kind that was not `refused` before. False: none is left to try."""
+        """Try the oldest that was put off, of a kind that was not `refused` before. False: none is left to try.
+
+        It stays where it is meanwhile, in the sight of those who close or lose the device.
+        """
         refused = set() if refused is None else refused
         submission: Submission | None = None
-        place = -1
         taken = False
-        retired = self._retired
+        visits = self._visits
         try:
             with core_lock:
-                place = self._next_place_locked(refused)
-                if place < 0:
+                submission = self._next_locked(refused)
+                if submission is None:
                     return False
-                submission = self._backlog[place]
-                del self._backlog[place]
+                self._tried.add(submission)
             taken = submission._stage == RETIRED or issue(submission, ())
         finally:
-            # Also after an interrupt: what is neither taken nor over goes back to its place.
-            if submission is not None and not taken and submission._stage != RETIRED and not submission.taken:
-                with core_lock:
-                    self._backlog.insert(place, submission)
-                    self._issued.pop(submission, None)
-                self._arm_for_room()
+            if submission is not None:
+                self._was_tried(submission, taken)
         if taken:
             return True
-        if self._retired != retired:
-            refused.clear()  # who ended something meanwhile found nothing put off here, and will not come again
+        if self._visits != visits:
+            refused.clear()  # who came meanwhile, because something ended, has left this one out
             return True
         refused.add(_kind_of(submission))
         with core_lock:
-            return self._next_place_locked(refused) >= 0
+            return self._next_locked(refused) is not None
 
-    def _next_place_locked(self, refused: set[object]) -> int:
-        """Where the oldest stands that was put off and is not of a refused kind; -1: nowhere.
+    def _was_tried(self, submission: Submission, taken: bool) -> None:
+        """Take it out of those that are put off, if it was taken or is over. Also after an interrupt."""
+        with core_lock:
+            self._tried.discard(submission)
+            gone = taken or submission.taken or submission._stage == RETIRED
+            if gone:
+                self._backlog.remove(submission)
+            else:
+                self._issued.pop(submission, None)
+        if not gone:
+            self._arm_for_room()
+
+    def _next_locked(self, refused: set[object]) -> Submission | None:
+        """Return the oldest that was put off, is not of a refused kind, and that nobody tries already.
 
         What one kind of work lacks, another may not need, and it must not wait for that (M15). Only so far ahead: when
         very much of one kind is put off, what stands behind that waits with it.
         """
-        if not refused:
-            return 0 if self._backlog else -1
-        ahead = list(islice(self._backlog, _AHEAD))
-        return next((place for place, one in enumerate(ahead) if _kind_of(one) not in refused), -1)
+        for one in islice(self._backlog, _AHEAD):
+            if one not in self._tried and not (refused and _kind_of(one) in refused):
+                return one
+        return None
 
     def _why_not_issued(self, submission: Submission) -> str:
         if submission in self._starvation.submissions():
@@ -257,24 +264,6 @@ def _kind_of(submission: Submission) -> object:
     """What decides whether a device has room: which work, and where it goes."""
     work = submission._work
     return submission._queue._port, work.__class__, getattr(work, "prepared", None).__class__
-
-
-def _waiting_for_locked(producer: Submission) -> list[Submission]:
-    """Return the submissions that wait for something the producer will signal."""
-    states: list[TimelineState] = [point._state for point in producer._signals]
-    if producer._completion is not None:
-        states.append(producer._completion)
-    buckets = [bucket for state in states for bucket in state.waiters.values()]
-    return [waiter for bucket in buckets for waiter in bucket if isinstance(waiter, Submission)]
-
-
-def _follows_locked(submission: Submission, safe: set[int]) -> bool:
-    """Whether every unmet wait is claimed by one of the safe submissions."""
-    for state, value in (submission._pending or {}).items():
-        claims = [ref() for claim, ref in state.claims.items() if claim >= value]
-        if not any(producer is not None and id(producer) in safe for producer in claims):
-            return False
-    return True
 
 
 def _wait_quietly(submission: Submission, timeout: float | None) -> None:

@@ -65,7 +65,7 @@ class Stream(EpochTimeline):
         return self._failures.get(epoch)  # two threads may ask
 
     def arm(self, epoch: int) -> None:
-        with self._changed:
+        with self.device.lock:
             self._armed = max(self._armed, epoch)
             self._changed.notify_all()
 
@@ -81,7 +81,7 @@ class Stream(EpochTimeline):
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self.device.lock:
                 self._changed.wait_for(lambda: self._entries or self.device.stopped)
                 if not self._entries:
                     return
@@ -92,7 +92,7 @@ class Stream(EpochTimeline):
             except BaseException as error:
                 self._failures[epoch] = error
             del step
-            with self._changed:
+            with self.device.lock:
                 self._word[0] = epoch
                 self._changed.notify_all()
 
@@ -103,7 +103,7 @@ class Stream(EpochTimeline):
     def _retire(self) -> None:
         told = 0
         while True:
-            with self._changed:
+            with self.device.lock:
                 self._changed.wait_for(lambda: told < min(self._armed, self.reached) or self.device.stopped)  # noqa: B023
                 if self.device.stopped:
                     return
@@ -122,7 +122,7 @@ class StreamQueue(DriverQueue):
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
         device = self._device
-        with device.changed:
+        with device.lock:
             chosen = self._choose(list(waits))
             if chosen is None:
                 return False
@@ -155,7 +155,9 @@ class StreamsDevice(CpuDevice):
 
     def __init__(self, info: DeviceInfo, budget: int | None) -> None:
         super().__init__(info, workers=1, budget=budget)
-        self.changed = threading.Condition()
+        # Entered by the lock: the condition's own way in is Python code, and an interrupt in it would leave it locked.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.stopped = False
         self.streams = [Stream(self, index) for index in range(STREAMS)]
 
@@ -172,7 +174,7 @@ class StreamsDevice(CpuDevice):
         return False
 
     def close(self) -> None:
-        with self.changed:
+        with self.lock:
             self.stopped = True
             self.changed.notify_all()
         super().close()

@@ -52,7 +52,9 @@ class Retirement:
     def __init__(self, timeline: MetalTimeline, name: str) -> None:
         self._timeline = timeline
         self._name = name
-        self._changed = threading.Condition()
+        # Entered by the lock: the condition's own way in is Python code, and an interrupt in it would leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._armed: list[int] = []
         self._room = False
         self._stopped = False
@@ -61,19 +63,19 @@ class Retirement:
 
     def arm(self, epoch: int) -> None:
         """Wake the core when `epoch` is over."""
-        with self._changed:
+        with self._lock:
             heappush(self._armed, epoch)
             self._stir()
 
     def want_room(self) -> None:
         """Tell the core when the next command buffer is over: it was refused one more."""
-        with self._changed:
+        with self._lock:
             self._room = True
             self._stir()
 
     def stop(self) -> None:
         """End the thread, once nothing is in flight any more: what flies must be kept until it has landed."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             if self._thread is not None or self._timeline.flights:
                 self._stir()
@@ -98,7 +100,7 @@ class Retirement:
 
     def _is_over(self) -> bool:
         """Sleep until there is something to do; whether that is to end."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(self._is_wanted)
             return self._stopped and not self._timeline.flights
 
@@ -117,7 +119,7 @@ class Retirement:
 
     def _tell(self) -> None:
         timeline = self._timeline
-        with self._changed:
+        with self._lock:
             reached = timeline.reached
             due = bool(self._armed) and self._armed[0] <= reached
             while self._armed and self._armed[0] <= reached:
