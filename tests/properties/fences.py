@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from tidegate._core.background import reaper, runner
 
@@ -17,3 +18,12 @@ def let_background_threads_catch_up() -> None:
         thread.ensure()
         thread.leave(done.set)
         assert done.wait(LIMIT)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when a condition holds that follows from what was told: who ends work tells first and releases then."""
+    for _ in range(3000):
+        if condition():
+            return
+        let_background_threads_catch_up()
+    assert condition()

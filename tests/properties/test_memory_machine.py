@@ -20,7 +20,7 @@ import tidegate as tg
 from tidegate.testing import register_streams
 
 from .drawing import PICK, SHARE, choose, part_of
-from .fences import LIMIT, let_background_threads_catch_up
+from .fences import LIMIT, let_background_threads_catch_up, until
 
 BUDGET = 8192
 SIZES = st.sampled_from((256, 512, 1024, 4096))  # sizes that pools round to themselves
@@ -380,8 +380,10 @@ class MemoryMachine(RuleBasedStateMachine):
         return False
 
     def check_memory(self) -> None:
+        used = sum(block.used for block in self.blocks)
+        until(lambda: self.device.statistics().allocated_bytes == used)
         statistics = self.device.statistics()
-        assert statistics.allocated_bytes == sum(block.used for block in self.blocks)
+        assert statistics.allocated_bytes == used
         assert statistics.reserved_bytes == statistics.allocated_bytes + statistics.pooled_bytes <= BUDGET
         assert statistics.allocated_bytes <= statistics.peak_bytes <= BUDGET == statistics.budget_bytes
         assert statistics.reuses <= statistics.allocations

@@ -74,6 +74,25 @@ def test_a_post_to_a_closed_or_collected_loop_is_forgotten() -> None:
     assert (list(post._futures), post._woken) == ([], False)
 
 
+def test_a_post_that_was_interrupted_can_be_repeated() -> None:
+    class Loop:
+        interrupted = True
+
+        def call_soon_threadsafe(self, deliver: Any) -> None:
+            if self.interrupted:
+                self.interrupted = False
+                raise KeyboardInterrupt
+            deliver()
+
+    loop, futures = Loop(), [Future(), Future()]
+    post = _LoopPost(loop)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        post.post(futures[0])  # type: ignore[arg-type]
+    post.post(futures[0])  # type: ignore[arg-type]
+    post.post(futures[1])  # type: ignore[arg-type]
+    assert [future.done() for future in futures] == [True, True]
+
+
 def run_asyncio(main: Callable[[], Awaitable[Any]]) -> Any:
     async def bounded() -> Any:
         return await asyncio.wait_for(main(), LIMIT)

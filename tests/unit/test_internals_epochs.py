@@ -275,3 +275,79 @@ def test_an_interrupt_around_the_try_puts_it_back_in_its_place(bench: Bench, mon
             bench.device._issue_next()
     assert list(bench.device._backlog) == late
     assert bench.device._issue_next() is False
+
+
+def test_what_is_being_tried_is_in_sight_and_others_leave_it_alone(bench: Bench) -> None:
+    bench.hand.full = True
+    late = [bench.work(), bench.work()]
+    seen: list[object] = []
+
+    def look(ticket: object) -> None:
+        bench.hand.before_issue = None
+        with core_lock:
+            seen.append(set(bench.device._under_way_locked()))
+        tries = bench.times(late[0])
+        bench.device._after_retirement()  # as another thread that comes meanwhile
+        seen.append(bench.times(late[0]) - tries)
+
+    bench.hand.before_issue = look
+    bench.device._issue_next()
+    assert seen == [set(late), 0]
+    assert list(bench.device._backlog) == late
+    assert bench.device._tried == set()
+
+
+def test_room_that_comes_while_one_is_tried_has_it_tried_again(bench: Bench) -> None:
+    bench.hand.full = True
+    late = bench.work()
+    tries = bench.times(late)
+
+    def room(ticket: object) -> None:
+        bench.hand.before_issue = None
+        bench.hand.sink.room()
+        catch_up()
+
+    bench.hand.before_issue = room
+    assert bench.device._issue_next() is True
+    assert bench.times(late) == tries + 1
+    assert bench.device._attention
+    assert bench.device._issue_next() is False
+
+
+@pytest.mark.parametrize("way", ["refused", "no memory", "taken"])
+def test_what_is_lost_while_it_is_issued_stays_lost(bench: Bench, way: str) -> None:
+    def lose(ticket: object) -> None:
+        bench.hand.before_issue = None
+        bench.hand.sink.lost(ValueError("gone"))
+        bench.hand.full = way == "refused"
+        if way == "no memory":
+            raise tg.ResourceExhaustedError("none")
+
+    bench.hand.before_issue = lose
+    done = tg.Semaphore()
+    if way == "no memory":
+        work = bench.device.queue().allocate(4, signal=done.at(1)).ready
+    else:
+        work = bench.work(signal=done.at(1))
+    assert work.done
+    assert isinstance(work.error, tg.DeviceLostError)
+    assert done.failure is work.error
+    assert bench.device._issued == {}
+    assert not bench.device._backlog
+    assert not bench.device._starvation
+    bench.device._issue_next()
+    assert work.done
+
+
+def test_what_is_lost_before_it_is_issued_never_reaches_the_driver(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(submission: tg.Submission, waits: object) -> bool:
+        bench.hand.sink.lost(ValueError("gone"))
+        return issue(submission, ())
+
+    issue = issuing.issue
+    monkeypatch.setattr(issuing, "issue", lost)
+    work = bench.work()
+    assert isinstance(work.error, tg.DeviceLostError)
+    assert bench.times(work) == 0

@@ -228,9 +228,12 @@ def test_a_worker_chosen_to_wake_as_its_patience_ends_takes_the_task_and_parks_a
         def release(self) -> None:
             self.lock.release()
 
+    parking = pool._parked = Parking()
     monkeypatch.setattr(host_calls, "allocate_lock", Gate)
     run(pool, lambda: None)
     assert done.wait(LIMIT)
+    for _ in range(2):
+        assert parking.somebody.acquire(timeout=LIMIT)
     again = threading.Event()
     run(pool, again.set)
     assert again.wait(LIMIT)

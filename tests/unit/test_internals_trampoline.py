@@ -217,3 +217,51 @@ def test_a_thread_begins_idle_and_limited() -> None:
     thread.start()
     thread.join(LIMIT)
     assert seen == [([], False, False, None, None)]
+
+
+@pytest.mark.usefixtures("no_hurry")
+def test_what_a_handler_adds_while_a_thread_gives_its_share_away_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[Entry] = []
+    entries = [Entry(log, is_work=count != SHARE + 3) for count in range(SHARE + 6)]
+    late = [Entry(log, is_work=False), Entry(log, is_work=True)]
+
+    class Adding:
+        """The runner, and a signal handler that comes when it is asked."""
+
+        ensure = runner.ensure
+
+        @staticmethod
+        def leave(*note: Any) -> None:
+            thread_state.thread_state.queue.extend(late)
+            late_given.extend(late)
+            late.clear()
+            runner.leave(*note)
+
+    late_given: list[Entry] = []
+    monkeypatch.setattr(thread_state, "runner", Adding)
+    give(entries)
+    catch_up(runner)
+    assert [entry.ran for entry in (*entries, *late_given)] == [1] * (SHARE + 8)
+    assert all(entry.thread == HERE for entry in (*entries, *late_given) if not entry.is_work)
+
+
+@pytest.mark.parametrize("handler", ["adds", "runs all"])
+def test_what_a_handler_does_while_the_queue_is_handed_over_stands(
+    monkeypatch: pytest.MonkeyPatch, handler: str
+) -> None:
+    log: list[Entry] = []
+    entries: list[Any] = [Entry(log, is_work=False) for _ in range(3)]
+    late = Entry(log, is_work=False)
+    queue: deque[Any] = deque(entries)
+    left: list[object] = []
+
+    def leave(_function: object, firings: list[Any]) -> None:
+        left.extend(firings)
+        if handler == "runs all":
+            queue.clear()
+        queue.append(late)
+
+    monkeypatch.setattr(thread_state, "reaper", SimpleNamespace(leave=leave))
+    hand_over(queue)
+    assert left == entries
+    assert list(queue) == [late]

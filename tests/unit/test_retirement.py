@@ -8,6 +8,7 @@ import pytest
 
 import tidegate as tg
 from tidegate._core import retirement
+from tidegate._core.buffer import Memory
 from tidegate._core.retirement import retire
 from tidegate._core.submission import FINISHING, RETIRED
 from tidegate.drivers.cpu.workers import Task
@@ -67,4 +68,37 @@ def test_who_has_seen_the_signal_of_a_submission_finds_it_done(
         assert work._stage == RETIRED
         assert work.error is error
         assert (done.value, done.failure) == ((1, None) if error is None else (0, error))
+        gate.signal(1)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_an_interrupt_while_memory_is_let_go_leaves_the_rest_to_the_next_try(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    with tg.open_device("cpu") as device:
+        gate = tg.Semaphore()
+        buffers = [device.allocate(16) for _ in range(3)]
+        with device.record() as commands:
+            for buffer in buffers:
+                commands.fill(buffer, 1)
+        work = device.queue().execute(commands, wait=gate.at(1))
+        memories = list(work._touches)
+        assert {buffer._memory for buffer in buffers} == set(memories)
+        end_use = Memory.end_use
+
+        def interrupted(memory: Memory) -> None:
+            if memory is memories[step]:
+                raise KeyboardInterrupt
+            end_use(memory)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Memory, "end_use", interrupted)
+            patch.setattr(retirement, "reaper", SimpleNamespace(leave=lambda *_note: None))
+            with pytest.raises(KeyboardInterrupt):
+                retire(work, ValueError("broken"))
+        assert [memory.uses for memory in memories] == [0] * step + [1] * (3 - step)
+        assert list(device._releasing) == [work]
+        retire(work)
+        assert [memory.uses for memory in memories] == [0, 0, 0]
+        assert device._releasing == {}
         gate.signal(1)

@@ -185,7 +185,7 @@ class Device(Workload):
         """
         self._refuse_closed()
         block = new_memory(self, nbytes, memory, label)
-        block.commit(self._driver.allocate(block.nbytes, memory))
+        block.commit(self._allocate_now(block.nbytes, memory))
         return Buffer(block, 0, block.nbytes, root=True)
 
     def upload(self, array: Any, *, memory: MemoryKind = "device", label: str = "") -> Buffer:

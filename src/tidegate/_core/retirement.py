@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from ..errors import AbortedError, FailedPreconditionError
@@ -43,6 +44,8 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
                     submission._error = error if error is None or submission._doom is None else submission._doom
                     submission._stage = FINISHING
                 _end_locked(submission, out)
+                if submission._touches:
+                    submission._device._releasing[submission] = get_ident()
                 submission._stage = RETIRED
         _let_go(submission)
         device = submission._device
@@ -71,8 +74,17 @@ def _let_go(submission: Submission) -> None:
     submission._promised = ()
     # In one step, for two threads may retire the same submission, and an interrupted retirement is repeated.
     touches, submission._touches = submission._touches, ()
-    for memory in touches:
-        memory.end_use()
+    ended = 0
+    try:
+        for memory in touches:
+            memory.end_use()
+            ended += 1
+    except BaseException:
+        submission._touches = touches[ended:]
+        raise
+    finally:
+        if touches and ended == len(touches):
+            submission._device._releasing.pop(submission, None)
 
 
 def _end_locked(submission: Submission, out: deque[Firing]) -> None:

@@ -99,11 +99,13 @@ class Starvation:
     def _help_comes_locked(self) -> bool:
         """Whether anything in flight may give memory back.
 
-        Issued work may hold buffers that were closed or dropped, and others wait for it. Of the held, a free helps, or
-        the end of work on a buffer that was given up; but not if it waits, however indirectly, for one that starves.
+        Issued work may hold buffers that were closed or dropped, and others wait for it; so may what is over and being
+        released. Of the held, a free helps, or the end of work on a buffer that was given up; but not if it waits,
+        however indirectly, for one that starves.
         """
         device = self._device
-        if any(submission not in self._waiting for submission in (*device._issued, *device._backlog)):
+        under_way = (*device._issued, *device._backlog)
+        if device._releasing or any(submission not in self._waiting for submission in under_way):
             return True
         helpers = {held for held in device._held_locked() if _gives_back(held)}
         return bool(helpers and helpers - dependents_locked(self._waiting))

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from threading import get_ident
 
-from ..driver import DriverDevice, EpochTimeline
+from ..driver import DriverDevice, EpochTimeline, Storage
 from ..errors import (
     ClosedError,
     DeadlineExceededError,
@@ -20,12 +21,13 @@ from ..errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
 )
+from ..types import MemoryKind
 from . import process
 from .arming import arm_submission
 from .background import reaper
 from .following import followers_locked
 from .host_calls import pool as host_pool
-from .host_wait import wait_all
+from .host_wait import breathe, wait_all
 from .issuing import HostWork, issue
 from .lock import core_lock
 from .retirement import advance, retire
@@ -37,6 +39,8 @@ _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
 _AHEAD = 64
 """How far is looked among what was put off."""
+_RELEASE_S = 1.0
+"""How long memory is waited for that is on its way back: a few microseconds, unless its thread gets no turn."""
 
 
 class Sink:
@@ -76,7 +80,12 @@ class Poller:
 
 
 class Workload:
-    """Everything of a device that concerns the work on it."""
+    """Everything of a device that concerns the work on it.
+
+    Its submissions are `_held`, known weakly; or among the `_issued`, from the moment they are ready; or put off, in
+    the `_backlog`, of which some are being `_tried` once more; or they starve. Those that are over are `_releasing`,
+    each by a thread, what they kept. `_visits` counts who came to try again; `_attention` says whether one need come.
+    """
 
     def __init__(self, driver: DriverDevice) -> None:
         self._driver = driver
@@ -88,6 +97,7 @@ class Workload:
         self._backlog: deque[Submission] = deque()
         self._tried: set[Submission] = set()
         self._visits = 0
+        self._releasing: dict[Submission, int] = {}
         self._starvation = Starvation(self)
         self._attention = False
         self._submitted = 0
@@ -181,6 +191,18 @@ class Workload:
             in_flight = tuple(timeline.in_flight)
             for ticket in in_flight[len(in_flight) // 2 :: max(1, len(in_flight) - 1 - len(in_flight) // 2)]:
                 arm_submission(ticket)  # type: ignore[arg-type]
+
+    def _allocate_now(self, nbytes: int, memory: MemoryKind) -> Storage:
+        """Return storage. What work kept whose end was told already is on its way back, and is waited for."""
+        try:
+            return self._driver.allocate(nbytes, memory)
+        except ResourceExhaustedError:
+            pass
+        others = [one for one, thread in self._releasing.copy().items() if thread != get_ident()]
+        deadline = time.monotonic() + _RELEASE_S
+        while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
+            breathe()
+        return self._driver.allocate(nbytes, memory)
 
     def _starve(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """There was no memory for it (M22)."""
