@@ -143,3 +143,14 @@ def test_the_search_for_staging_begins_behind_the_last_range_and_goes_forward(de
     staging._gaps = []
     assert staging._take(0, 16) == 0
     assert staging._take(1, 1) is None
+
+
+def test_ranges_of_no_size_cut_nothing_into_pieces() -> None:
+    with tg.open_device("cpu") as device:
+        staging = tg.lowlevel.StagingBuffer(device, 1024)
+        first = staging.reserve(100)
+        for alignment in (1, 64, 256):
+            staging.reserve(0, alignment).release()
+        staging.reserve(1024 - 112).release()
+        first.release()
+        staging.reserve(1024).release()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any
 
 import pytest
 
 import tidegate as tg
-from tidegate._core import issuing
+from tidegate._core import issuing, workload
 from tidegate._core.lock import core_lock
 from tidegate._core.retirement import retire
 from tidegate._core.submission import Submission
@@ -442,3 +443,54 @@ def test_what_is_being_tried_again_is_in_sight(device: tg.Device, monkeypatch: p
     device._starvation.retry()
     assert [hungry.ready in found for found in seen] == [True]
     gate.signal(1)
+
+
+# On its way back ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("look", ["allocate", "statistics", "trim"])
+def test_memory_on_its_way_back_is_waited_for(device: tg.Device, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    taken = device.allocate(ALL)
+    device._releasing[device.queue().barrier()] = 0  # another thread has told the end, and will release it
+
+    def released() -> None:
+        taken.close()
+        device._releasing.clear()
+
+    monkeypatch.setattr(workload, "breathe", released)
+    if look == "allocate":
+        device.allocate(ALL)
+    elif look == "statistics":
+        assert device.statistics().allocated_bytes == 0
+    else:
+        device.trim()
+        assert device.statistics().reserved_bytes == 0
+
+
+def test_what_this_thread_releases_itself_is_not_waited_for(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.allocate(ALL)
+    device._releasing[device.queue().barrier()] = get_ident()
+    monkeypatch.setattr(workload, "breathe", lambda: pytest.fail("waits for itself"))
+    with pytest.raises(tg.ResourceExhaustedError) as refused:
+        device.allocate(ALL + 1)
+    assert refused.value.__context__ is None
+    device._releasing.clear()
+
+
+def test_a_thread_that_never_gets_its_turn_is_waited_for_a_while(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "_RELEASE_S", 0.001)
+    device._releasing[device.queue().barrier()] = 0
+    with pytest.raises(tg.ResourceExhaustedError):
+        device.allocate(ALL + 1)
+    device._releasing.clear()
+
+
+def test_what_is_being_released_is_hope(device: tg.Device) -> None:
+    device._releasing[device.queue().barrier()] = 0
+    hungry = device.queue().allocate(ALL + 1)
+    assert not hungry.ready.done
+    device._releasing.clear()
+    device._after_retirement()
+    assert is_hopeless(hungry)

@@ -235,6 +235,7 @@ class Device(Workload):
     def statistics(self) -> Statistics:
         """Return a snapshot of the device's counts."""
         self._poller()
+        self._await_releases()
         memory = memory_counts(self._driver.default_pool)
         with core_lock:
             return Statistics(
@@ -248,6 +249,7 @@ class Device(Workload):
     def trim(self) -> None:
         """Give memory back that is kept for reuse."""
         self._refuse_closed()
+        self._await_releases()
         self._driver.trim()
 
     # Its end -------------------------------------------------------------------------------------------------------

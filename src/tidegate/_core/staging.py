@@ -111,6 +111,8 @@ class StagingBuffer:
 
     def _take(self, size: int, step: int) -> int | None:
         """Cut a range out of a gap: the first that fits behind the last one handed out, else from the start."""
+        if size == 0:
+            return 0  # nothing is cut, for nothing would close the cut again
         count = len(self._gaps)
         first = next((index for index, (_, end) in enumerate(self._gaps) if end > self._next), 0)
         for index in ((first + turn) % count for turn in range(count)):
@@ -121,7 +123,7 @@ class StagingBuffer:
                 self._gaps[index : index + 1] = [piece for piece in pieces if piece[0] < piece[1]]
                 self._next = offset + size
                 return offset
-        return 0 if size == 0 else None
+        return None
 
     def _give_back(self, offset: int, nbytes: int) -> None:
         if nbytes == 0:

@@ -193,16 +193,21 @@ class Workload:
                 arm_submission(ticket)  # type: ignore[arg-type]
 
     def _allocate_now(self, nbytes: int, memory: MemoryKind) -> Storage:
-        """Return storage. What work kept whose end was told already is on its way back, and is waited for."""
+        """Return storage, also where it is just on its way back."""
         try:
             return self._driver.allocate(nbytes, memory)
         except ResourceExhaustedError:
             pass
-        others = [one for one, thread in self._releasing.copy().items() if thread != get_ident()]
-        deadline = time.monotonic() + _RELEASE_S
-        while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
-            breathe()
+        self._await_releases()
         return self._driver.allocate(nbytes, memory)
+
+    def _await_releases(self) -> None:
+        """Let other threads release what work kept whose end they have told already."""
+        if self._releasing:
+            others = [one for one, thread in self._releasing.copy().items() if thread != get_ident()]
+            deadline = time.monotonic() + _RELEASE_S
+            while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
+                breathe()
 
     def _starve(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """There was no memory for it (M22)."""
