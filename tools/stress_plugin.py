@@ -86,14 +86,21 @@ def _stall_at_random(choice: random.Random) -> None:
 
     So a machine with few cores sees what else takes many: somebody who looks between two steps of another thread.
     """
-    left = 1
+    left, ours, stop, stalls, most = (
+        1,
+        _OURS,
+        time.sleep,
+        _STALLS_S,
+        2 * _STEPS,
+    )  # no globals: the interpreter takes those away before it ends
 
     def step(frame: FrameType, event: str, argument: object) -> None:
         nonlocal left  # shared by all threads: who counts wrongly stalls elsewhere
-        left -= 1
-        if left < 0 and frame.f_code.co_filename.startswith(_OURS):
-            left = choice.randrange(2 * _STEPS)
-            time.sleep(choice.choice(_STALLS_S))
+        if frame.f_code.co_filename.startswith(ours):
+            left -= 1
+            if left < 0:
+                left = choice.randrange(most)
+                stop(choice.choice(stalls))
 
     _stalling.append(step)
     threading.setprofile(step)

@@ -294,7 +294,7 @@ def test_what_is_being_tried_is_in_sight_and_others_leave_it_alone(bench: Bench)
     bench.device._issue_next()
     assert seen == [set(late), 0]
     assert list(bench.device._backlog) == late
-    assert bench.device._tried == set()
+    assert bench.device._tried == {}
 
 
 def test_room_that_comes_while_one_is_tried_has_it_tried_again(bench: Bench) -> None:

@@ -47,8 +47,12 @@ def _walk_locked(
 
 
 def _up_to_locked(state: TimelineState, claimed: int, left: list[int]) -> list[Submission]:
-    """Take the values that a claim covers from what is left, which is in falling order; return who waits there."""
+    """Take the values that a claim covers from what is left, which is in falling order; return who waits there.
+
+    A bucket that an interrupt has left behind may hold some that wait there no longer.
+    """
     covered: list[Submission] = []
     while left and left[-1] <= claimed:
-        covered += [waiter for waiter in state.waiters[left.pop()] if isinstance(waiter, Submission)]
+        bucket = state.waiters[left.pop()]
+        covered += [one for one in bucket if isinstance(one, Submission) and one._pending and state in one._pending]
     return covered

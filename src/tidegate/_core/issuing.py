@@ -131,8 +131,8 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
     device = submission._device
     try:
         with core_lock:
-            if submission._stage >= FINISHING:
-                return True  # its device was lost meanwhile
+            if submission._stage >= ISSUED:
+                return True  # its device was lost meanwhile; or an interrupt has left it to two threads
             submission._stage = ISSUED
             device._issued[submission] = None
         if type(submission._work) is HostWork:

@@ -73,6 +73,7 @@ def _let_go(submission: Submission) -> None:
     submission._writes = ()
     submission._promised = ()
     # In one step, for two threads may retire the same submission, and an interrupted retirement is repeated.
+    count = len(submission._touches)
     touches, submission._touches = submission._touches, ()
     ended = 0
     try:
@@ -83,7 +84,8 @@ def _let_go(submission: Submission) -> None:
         submission._touches = touches[ended:]
         raise
     finally:
-        if touches and ended == len(touches):
+        if touches and ended == count:
+            touches = memory = None  # type: ignore[assignment]  # perhaps the last references
             submission._device._releasing.pop(submission, None)
 
 

@@ -325,19 +325,23 @@ def _line_up_locked(submission: Submission, waits: list[Target]) -> None:
 
 def _note_uses(submission: Submission) -> None:
     """The last step of an admission: what an interrupt cuts short is as if it had not been."""
-    if submission._writes:
-        last = submission._weakly()
-        for memory in submission._writes:
-            memory.last_write = last
-            memory.write_error = None
     counted = 0
+    before = []
     try:
         for memory in submission._touches:
             memory.uses += 1
             counted += 1
+        if submission._writes:
+            last = submission._weakly()
+            for memory in submission._writes:
+                before.append((memory, memory.last_write, memory.write_error))
+                memory.last_write = last
+                memory.write_error = None
     except BaseException:
+        for memory, write, error in reversed(before):
+            memory.last_write, memory.write_error = write, error
         for memory in submission._touches[:counted]:
-            memory.end_use()
+            reaper.leave(memory.end_use)  # not here, inside the section: storage may go with it
         raise
 
 

@@ -228,10 +228,10 @@ class Submission:
     @property
     def done(self) -> bool:
         """Whether it is over, well or not. Never blocks."""
-        if self._stage != RETIRED and not self._device._process.forked:
+        if self._stage != RETIRED and not self._device._process.forked and not interrupted_here():
             if self.timeline is not None:
                 self.timeline.advance()
-            if self._stage == FINISHING and not interrupted_here():
+            if self._stage == FINISHING:
                 _see_to_the_end(self)
         return self._stage == RETIRED
 

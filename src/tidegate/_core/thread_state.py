@@ -84,7 +84,8 @@ def _run(queue: deque[Firing], unlimited: bool) -> None:
                 share = 0  # what is still to come goes the same way, one by one
                 continue
         firing.fire()
-        del queue[0]
+        if queue and queue[0] is firing:  # it may have given the queue away, after an interrupt
+            del queue[0]
 
 
 def _delegate(queue: deque[Firing]) -> None:

@@ -29,7 +29,7 @@ from .following import followers_locked
 from .host_calls import pool as host_pool
 from .host_wait import breathe, wait_all
 from .issuing import HostWork, issue
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .retirement import advance, retire
 from .starvation import Starvation
 from .submission import HELD, RETIRED, Submission
@@ -72,6 +72,8 @@ class Poller:
         self.timelines: set[EpochTimeline] = set()
 
     def __call__(self) -> bool:
+        if interrupted_here():
+            return False
         done = self._poll()
         for timeline in tuple(self.timelines):
             if timeline.in_flight:
@@ -95,7 +97,7 @@ class Workload:
         self._held: dict[int, weakref.ref[Submission]] = {}
         self._issued: dict[Submission, None] = {}
         self._backlog: deque[Submission] = deque()
-        self._tried: set[Submission] = set()
+        self._tried: dict[Submission, object] = {}
         self._visits = 0
         self._releasing: dict[Submission, int] = {}
         self._starvation = Starvation(self)
@@ -203,7 +205,7 @@ class Workload:
 
     def _await_releases(self) -> None:
         """Let other threads release what work kept whose end they have told already."""
-        if self._releasing:
+        if self._releasing and not self._process.forked:
             others = [one for one, thread in self._releasing.copy().items() if thread != get_ident()]
             deadline = time.monotonic() + _RELEASE_S
             while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
@@ -231,6 +233,7 @@ class Workload:
         """
         refused = set() if refused is None else refused
         submission: Submission | None = None
+        token = object()
         taken = False
         visits = self._visits
         try:
@@ -238,11 +241,13 @@ class Workload:
                 submission = self._next_locked(refused)
                 if submission is None:
                     return False
-                self._tried.add(submission)
+                self._tried[submission] = token
             taken = submission._stage == RETIRED or issue(submission, ())
-        finally:
+            self._end_try(submission, token, taken)
+        except BaseException:
             if submission is not None:
-                self._was_tried(submission, taken)
+                reaper.leave(self._end_try_and_go_on, submission, token, taken)
+            raise
         if taken:
             return True
         if self._visits != visits:
@@ -252,17 +257,24 @@ class Workload:
         with core_lock:
             return self._next_locked(refused) is not None
 
-    def _was_tried(self, submission: Submission, taken: bool) -> None:
-        """Take it out of those that are put off, if it was taken or is over. Also after an interrupt."""
+    def _end_try(self, submission: Submission, token: object, taken: bool) -> None:
+        """Take it out of those that are put off, if it was taken or is over. Only the first call for a try counts."""
         with core_lock:
-            self._tried.discard(submission)
+            if self._tried.get(submission) is not token:
+                return
             gone = taken or submission.taken or submission._stage == RETIRED
-            if gone:
-                self._backlog.remove(submission)
-            else:
+            if not gone:
                 self._issued.pop(submission, None)
+            elif submission in self._backlog:
+                self._backlog.remove(submission)
+            del self._tried[submission]
         if not gone:
             self._arm_for_room()
+
+    def _end_try_and_go_on(self, submission: Submission, token: object, taken: bool) -> None:
+        """What is left to do after an interrupt."""
+        self._end_try(submission, token, taken)
+        self._after_retirement()
 
     def _next_locked(self, refused: set[object]) -> Submission | None:
         """Return the oldest that was put off, is not of a refused kind, and that nobody tries already.
