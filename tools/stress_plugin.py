@@ -86,13 +86,9 @@ def _stall_at_random(choice: random.Random) -> None:
 
     So a machine with few cores sees what else takes many: somebody who looks between two steps of another thread.
     """
-    left, ours, stop, stalls, most = (
-        1,
-        _OURS,
-        time.sleep,
-        _STALLS_S,
-        2 * _STEPS,
-    )  # no globals: the interpreter takes those away before it ends
+    # No globals in the step: the interpreter takes those away before its last threads end.
+    ours, stop, stalls, most = _OURS, time.sleep, _STALLS_S, 2 * _STEPS
+    left = 1
 
     def step(frame: FrameType, event: str, argument: object) -> None:
         nonlocal left  # shared by all threads: who counts wrongly stalls elsewhere

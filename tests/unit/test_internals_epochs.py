@@ -351,3 +351,41 @@ def test_what_is_lost_before_it_is_issued_never_reaches_the_driver(
     work = bench.work()
     assert isinstance(work.error, tg.DeviceLostError)
     assert bench.times(work) == 0
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_interrupt_at_the_end_of_a_try_is_made_good_by_the_reaper(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    bench.hand.full = True
+    late = bench.work()
+    bench.hand.full = not taken
+    end = bench.device._end_try
+    monkeypatch.setattr(bench.device, "_end_try", once(end, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.device._issue_next()
+    bench.hand.full = False
+    catch_up()
+    assert bench.device._tried == {}
+    assert list(bench.device._backlog) == []
+    assert late._stage == ISSUED
+    assert list(bench.one.in_flight) == [late]
+
+
+def test_a_try_that_is_ended_once_more_leaves_the_next_try_alone(bench: Bench) -> None:
+    bench.hand.full = True
+    late = bench.work()
+    mine, theirs = object(), object()
+    bench.device._tried[late] = theirs
+    bench.device._end_try(late, mine, taken=True)
+    assert bench.device._tried == {late: theirs}
+    assert list(bench.device._backlog) == [late]
+    bench.device._end_try(late, theirs, taken=False)
+    assert bench.device._tried == {}
+
+
+def test_what_an_interrupt_leaves_to_two_threads_is_issued_once(bench: Bench) -> None:
+    work = bench.work()
+    assert issuing.issue(work, ()) is True
+    assert bench.times(work) == 1
+    assert list(bench.one.in_flight) == [work]

@@ -10,6 +10,7 @@ import tidegate as tg
 from tidegate._core.following import dependents_locked, followers_locked
 from tidegate._core.lock import core_lock
 from tidegate._core.submission import Submission
+from tidegate._core.thread_state import thread_state
 
 
 @pytest.fixture
@@ -74,3 +75,14 @@ def test_a_follower_waits_for_nothing_else(queue: tg.Queue) -> None:
     assert dependents(one) == held
     gate.signal(1)
     other.signal(1)
+
+
+def test_a_bucket_that_an_interrupt_left_behind_counts_for_nothing(queue: tg.Queue) -> None:
+    gate, done, never = tg.Semaphore(), tg.Semaphore(), tg.Semaphore()
+    producer = queue.barrier(wait=gate.at(1), signal=done.at(1))
+    waiter = queue.barrier(wait=[done.at(1), never.at(1)])
+    with core_lock:
+        waiter.due(done._state, None, thread_state.queue)  # as `collect_locked` does before it takes the bucket away
+    assert followers(producer, among={waiter}) == set()
+    waiter.cancel()
+    producer.cancel()

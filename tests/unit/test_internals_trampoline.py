@@ -265,3 +265,19 @@ def test_what_a_handler_does_while_the_queue_is_handed_over_stands(
     hand_over(queue)
     assert left == entries
     assert list(queue) == [late]
+
+
+@pytest.mark.parametrize("added", [0, 1])
+def test_an_entry_that_gives_the_queue_away_takes_no_other_with_it(added: int) -> None:
+    log: list[Entry] = []
+    queue = thread_state.thread_state.queue
+    late: list[Any] = [Entry(log, is_work=False) for _ in range(added)]
+
+    def give_away() -> None:
+        hand_over(queue)
+        queue.extend(late)
+
+    give([Entry(log, is_work=False, then=give_away)])
+    assert [entry.ran for entry in late] == [1] * added
+    assert not queue
+    catch_up(reaper)

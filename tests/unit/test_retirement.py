@@ -7,11 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 import tidegate as tg
-from tidegate._core import retirement
+from tidegate._core import retirement, scheduling
+from tidegate._core.background import reaper
 from tidegate._core.buffer import Memory
+from tidegate._core.lock import core_lock
 from tidegate._core.retirement import retire
-from tidegate._core.submission import FINISHING, RETIRED
+from tidegate._core.submission import FINISHING, RETIRED, Submission
+from tidegate.driver import Barrier
 from tidegate.drivers.cpu.workers import Task
+
+from .hand_driver import catch_up
 
 
 def test_a_retirement_that_is_repeated_lets_go_of_memory_once():
@@ -102,3 +107,73 @@ def test_an_interrupt_while_memory_is_let_go_leaves_the_rest_to_the_next_try(
         assert [memory.uses for memory in memories] == [0, 0, 0]
         assert device._releasing == {}
         gate.signal(1)
+
+
+def test_an_interrupt_behind_the_last_use_leaves_nothing_that_is_being_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tg.open_device("cpu") as device:
+        gate = tg.Semaphore()
+        buffer = device.allocate(16)
+        work = device.queue().fill(buffer, 1, wait=gate.at(1))
+
+        class Last(tuple):
+            """Uses, and an interrupt when all of them are ended."""
+
+            def __iter__(self):
+                yield from tuple(self)[:]
+                raise KeyboardInterrupt
+
+        work._touches = Last(work._touches)
+        with monkeypatch.context() as patch:
+            patch.setattr(retirement, "reaper", SimpleNamespace(leave=lambda *_note: None))
+            with pytest.raises(KeyboardInterrupt):
+                retire(work, ValueError("broken"))
+        assert device._releasing == {}
+        assert buffer._memory.uses == 0
+        retire(work)
+        assert buffer._memory.uses == 0
+        gate.signal(1)
+
+
+def test_what_is_released_is_back_when_it_is_said_to_be() -> None:
+    seen = []
+
+    class Releasing(dict):
+        def pop(self, *arguments):
+            seen.append(device._driver.default_pool.statistics()["allocated_bytes"])
+            return super().pop(*arguments)
+
+    with tg.open_device("cpu") as device:
+        device._releasing = Releasing()
+        gate = tg.Semaphore()
+        work = device.queue().fill(device.allocate(16), 1, wait=gate.at(1))
+        gate.signal(1)
+        work.wait(30)
+        device.statistics()
+        assert seen == [0]
+
+
+@pytest.mark.parametrize("step", ["uses", "writes"])
+def test_an_interrupted_admission_leaves_memory_as_it_was(step: str) -> None:
+    with tg.open_device("cpu") as device:
+        queue, gate = device.queue(), tg.Semaphore()
+        buffer = device.allocate(16)
+        write = queue.fill(buffer, 1, wait=gate.at(1))
+        memory = buffer._memory
+
+        class Cut(tuple):
+            def __iter__(self):
+                yield memory
+                raise KeyboardInterrupt
+
+        late = Submission(queue, Barrier(), None)
+        late._touches = (memory,) if step == "writes" else Cut((memory,))
+        late._writes = Cut((memory,)) if step == "writes" else (memory,)
+        with core_lock, pytest.raises(KeyboardInterrupt):
+            scheduling._note_uses(late)
+        catch_up(reaper)
+        assert memory.uses == 1
+        assert memory.pending_write() is write
+        gate.signal(1)
+        write.wait(30)
