@@ -121,7 +121,7 @@ def test_an_interrupt_behind_the_last_use_leaves_nothing_that_is_being_released(
             """Uses, and an interrupt when all of them are ended."""
 
             def __iter__(self):
-                yield from tuple(self)[:]
+                yield from super().__iter__()
                 raise KeyboardInterrupt
 
         work._touches = Last(work._touches)
