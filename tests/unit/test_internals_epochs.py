@@ -274,6 +274,8 @@ def test_an_interrupt_around_the_try_puts_it_back_in_its_place(bench: Bench, mon
         with pytest.raises(KeyboardInterrupt):
             bench.device._issue_next()
     assert list(bench.device._backlog) == late
+    catch_up()
+    assert list(bench.device._backlog) == late
     assert bench.device._issue_next() is False
 
 
@@ -389,3 +391,66 @@ def test_what_an_interrupt_leaves_to_two_threads_is_issued_once(bench: Bench) ->
     assert issuing.issue(work, ()) is True
     assert bench.times(work) == 1
     assert list(bench.one.in_flight) == [work]
+
+
+def refuse_the_first(bench: Bench) -> tuple[tg.Submission, tg.Submission, tg.Submission]:
+    """Two of one kind and one of another are put off; the device has room for the last one only."""
+    bench.hand.full = True
+    late = bench.work(), bench.work(), bench.work(bench.other)
+
+    def choose(ticket: object) -> None:
+        bench.hand.full = ticket is not late[2]
+
+    bench.hand.before_issue = choose
+    return late
+
+
+def test_what_one_kind_of_work_lacks_another_does_not_wait_for(bench: Bench) -> None:
+    first, second, other = refuse_the_first(bench)
+    tries = bench.times(second)
+    bench.device._after_retirement()
+    assert other._stage == ISSUED
+    assert list(bench.device._backlog) == [first, second]
+    assert bench.times(second) == tries, "of a kind that was refused just now"
+
+
+def test_room_that_comes_while_another_kind_is_tried_has_all_kinds_tried_again(bench: Bench) -> None:
+    first, second, other = refuse_the_first(bench)
+
+    def room(ticket: object) -> None:
+        bench.hand.full = True
+        if ticket is other:
+            bench.hand.before_issue = lambda _ticket: setattr(bench.hand, "full", False)
+            bench.hand.sink.room()
+            bench.device._visits += 1  # as the reaper does, who finds nothing that is not tried already
+
+    bench.hand.before_issue = room
+    bench.device._after_retirement()
+    assert [work._stage for work in (first, second, other)] == [ISSUED] * 3
+
+
+def test_what_is_lost_as_it_goes_down_on_a_promise_waits_nowhere(bench: Bench) -> None:
+    first = bench.work(signal=(done := tg.Semaphore()).at(1))
+
+    def lose(ticket: object) -> None:
+        bench.hand.before_issue = None
+        bench.hand.full = True
+        bench.hand.sink.lost(ValueError("gone"))
+
+    bench.hand.before_issue = lose
+    second = bench.work(wait=done.at(1))
+    assert isinstance(second.error, tg.DeviceLostError)
+    assert isinstance(first.error, tg.DeviceLostError)
+    assert second._stage == RETIRED
+    assert second._pending is None
+    assert bench.device._held == {}
+    assert done._state.waiters == {}
+
+
+def test_nobody_looks_for_the_device_inside_a_section(bench: Bench) -> None:
+    work = bench.work()
+    bench.one.over(1)
+    with core_lock:
+        assert bench.device._poller() is False
+        assert not work.done
+    assert work.done

@@ -39,6 +39,8 @@ def test_they_are_found_by_signals_and_by_the_handle_and_callbacks_are_none(queu
     assert dependents(producer) == {by_signal, by_handle}
     assert dependents(by_signal) == set()
     assert followers(producer, among={by_signal}) == {by_signal}
+    second = queue.barrier(wait=done.at(1))
+    assert followers(producer, among={second}) == {second}
     producer.cancel()
 
 

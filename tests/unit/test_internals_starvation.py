@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -308,6 +309,7 @@ def test_what_starves_is_neither_issued_nor_put_off_and_the_device_pays_attentio
     assert device._starvation
     assert device._starvation.submissions() == (hungry.ready,)
     assert hungry.ready not in device._issued
+    assert not device._backlog
     assert device._attention
     gate.signal(1)
     hungry.ready.wait(LIMIT)
@@ -494,3 +496,28 @@ def test_what_is_being_released_is_hope(device: tg.Device) -> None:
     device._releasing.clear()
     device._after_retirement()
     assert is_hopeless(hungry)
+
+
+def test_who_comes_while_another_tries_asks_for_one_more_try(
+    device: tg.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, hungry = starving(device)
+    starvation = device._starvation
+    with monkeypatch.context() as patched:
+        patched.setattr(issuing, "issue", lambda *_given: pytest.fail("two try at once"))
+        starvation._trying = {hungry.ready: tg.ResourceExhaustedError("none")}
+        starvation._asked = False
+        starvation.retry()
+    assert starvation._asked
+    assert list(starvation._trying) == [hungry.ready]
+    starvation._trying = {}
+    gate.signal(1)
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device._releasing[device.queue().barrier()] = 0
+    monkeypatch.setattr(workload, "breathe", lambda: pytest.fail("waits for a thread that is not there"))
+    with monkeypatch.context() as patched:
+        patched.setattr(device, "_process", SimpleNamespace(forked=True))
+        device._await_releases()
+    device._releasing.clear()

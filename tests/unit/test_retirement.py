@@ -168,12 +168,13 @@ def test_an_interrupted_admission_leaves_memory_as_it_was(step: str) -> None:
                 raise KeyboardInterrupt
 
         late = Submission(queue, Barrier(), None)
-        late._touches = (memory,) if step == "writes" else Cut((memory,))
+        other = device.allocate(16)._memory
+        late._touches = (memory, other) if step == "writes" else Cut((memory, other))
         late._writes = Cut((memory,)) if step == "writes" else (memory,)
         with core_lock, pytest.raises(KeyboardInterrupt):
             scheduling._note_uses(late)
         catch_up(reaper)
-        assert memory.uses == 1
+        assert (memory.uses, other.uses) == (1, 0)
         assert memory.pending_write() is write
         gate.signal(1)
         write.wait(30)
