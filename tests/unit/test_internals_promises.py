@@ -142,3 +142,12 @@ def test_a_link_that_stands_alone_in_its_chain_is_not_armed_for_itself(bench: Be
     assert bench.one.armed == [1]
     assert not link.armed
     assert (link._pending, semaphore._state.waiters, bench.device._held) == (None, {}, {})
+
+
+def test_a_host_failure_above_a_promise_is_no_promise_any_more(bench: Bench) -> None:
+    done, problem = tg.Semaphore(), ValueError("by the host")
+    bench.work(signal=done.at(5))
+    done.fail(problem)
+    late = bench.work(wait=done.at(5))
+    assert late.error is problem
+    assert bench.times(late) == 0
