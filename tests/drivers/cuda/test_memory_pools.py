@@ -288,7 +288,7 @@ def test_no_memory_at_all_is_resource_exhausted_and_leaves_the_accounts_alone(
 ) -> None:
     device.allocate(MIB)
     before = device.statistics()
-    monkeypatch.setattr(native, "allocate", Failing(native.allocate, 2, OUT_OF_MEMORY))
+    monkeypatch.setattr(native, "allocate", Failing(native.allocate, 4, OUT_OF_MEMORY))
     with pytest.raises(tg.ResourceExhaustedError) as caught:
         device.allocate(2 * MIB)
     assert caught.value.native_code == 2
