@@ -67,6 +67,8 @@ LIBRARIES = ("torch", "cupy", "raw")
 SHARING = "work_together or shared_memory_it"
 """The tests of kernels whose threads share memory."""
 INTERRUPTS = "test_interrupts"
+OPENING = ("test_closed_devices", "test_signal_handlers")
+"""Modules with tests that open very many devices, which takes a card a quarter of a second each."""
 
 
 def modules() -> list[str]:
@@ -120,9 +122,16 @@ def steps(submissions: int, driver: str, logs: Path) -> list[Step]:
     return [
         program("devices", "-m", "tidegate", "devices", limit=60),
         program("opening", str(ROOT / "tools" / "card_opening.py"), driver, limit=90),
+        program("random programs", "-m", "tidegate.conformance.programs.run", "--driver", driver, "--seeds", "2000",
+                limit=400),
+        program("storm", str(ROOT / "tools" / "storm.py"), "--driver", driver, "--seconds", "300", limit=420),
         *(card_tests(f"libraries {name}", "test_libraries", f"{driver}-{name}", 200) for name in LIBRARIES),
         *(interrupts(driver, f"interrupts {part}", f"--card-shard={part}/{SHARDS}") for part in range(SHARDS)),
-        *(conformance(driver, [name], kept, limit=240) for name in modules() if name != INTERRUPTS),
+        *(
+            conformance(driver, [name], kept, limit=400, test_limit=240 if name in OPENING else 60)
+            for name in modules()
+            if name != INTERRUPTS
+        ),
         *(conformance(f"{driver}-{form}", [name], kept, limit=200) for form, names in FORMS.items() for name in names),
         interrupts(f"{driver}-python", "interrupts", "-k", "test_a_submit"),
         card_tests("kernels", "test_kernels", real),

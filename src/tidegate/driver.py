@@ -18,9 +18,11 @@ When the work is over the driver says so, in one of two ways:
   epoch (`timeline.begin(ticket)`) and has the hardware raise the timeline's word to it behind the work. The core reads
   `timeline.reached` when somebody looks; when somebody sleeps it calls `timeline.arm(epoch)` once, and the driver then
   calls `sink.wake(timeline)` from a thread of its own when that epoch is over. Unarmed work costs no thread and no
-  wake-up. A queue may spread its work over several timelines.
+  wake-up. A queue may spread its work over several timelines. An epoch is over only when its work is, the host's part
+  of it included (a download that the host copies), and when every epoch is over that it was issued behind.
 
-Both ways are truth for the host only; what a driver's own devices wait for is the native timeline.
+What was issued with `waits` is never reported by `finished`: only an epoch tells that what it follows was well. Both
+ways are truth for the host only; what a driver's own devices wait for is the native timeline.
 
 Threads
 -------

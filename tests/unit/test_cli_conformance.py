@@ -18,8 +18,8 @@ def suite(monkeypatch):
     module = ModuleType("tidegate.conformance")
     module.calls = []
 
-    def run(driver, *, require, arguments, json):
-        module.calls.append((driver, require, arguments, json))
+    def run(driver, *, require, programs, arguments, json):
+        module.calls.append((driver, require, programs, arguments, json))
         if driver == "unknown":
             raise NotFoundError("no driver 'unknown'; known: cpu")
         return {"broken": 1, "empty": 5, "misused": 4}.get(driver, 0)
@@ -32,8 +32,9 @@ def suite(monkeypatch):
 
 def test_the_options_reach_the_suite(suite):
     assert main(["conformance", "--driver", "cpu"]) == 0
-    assert main(["conformance", "--driver", "cpu", "--require", "--json", "out.json", "--", "-k", "waits"]) == 0
-    assert suite.calls == [("cpu", False, [], None), ("cpu", True, ["-k", "waits"], "out.json")]
+    options = ["--require", "--programs", "7", "--json", "out.json", "--", "-k", "waits"]
+    assert main(["conformance", "--driver", "cpu", *options]) == 0
+    assert suite.calls == [("cpu", False, 100, [], None), ("cpu", True, 7, ["-k", "waits"], "out.json")]
 
 
 @pytest.mark.parametrize(("driver", "status"), [("cpu", 0), ("broken", 1), ("empty", 1), ("misused", 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 import tidegate as tg
+from tidegate._core import buffer as buffers
 from tidegate._core.buffer import FAILED, FREED, LIVE, PENDING, FreeRequest, Memory
+from tidegate._core.submission import Submission
+from tidegate.testing import register_streams
 
 from .hand_driver import LIMIT
 
@@ -141,10 +145,10 @@ def test_maps_are_writable_where_they_say_so(device: tg.Device) -> None:
 def test_host_access_waits_for_what_it_is_told_or_for_nothing(device: tg.Device) -> None:
     buffer, gate = device.upload(b"abcd"), tg.Semaphore()
     held = device.queue().fill(buffer, 0, wait=gate.at(1))
-    for wait in (None, (), []):
+    for wait in (None, (), [], set(), {}, iter(())):
         with buffer.map(wait=wait) as array:
             assert array.tobytes() == b"abcd"
-    for wait in (..., held, [held], (gate.at(1),), gate.at(1)):
+    for wait in (..., held, [held], (gate.at(1),), gate.at(1), {held}, {gate.at(1): 1}, (one for one in [held])):
         with pytest.raises(tg.DeadlineExceededError), buffer.map(wait=wait, timeout=0):
             pass
     for wait, name in ((3, "int"), ([3], "int")):
@@ -153,6 +157,37 @@ def test_host_access_waits_for_what_it_is_told_or_for_nothing(device: tg.Device)
             pass
     gate.signal(1)
     assert buffer.read(timeout=LIMIT) == bytes(4)
+
+
+@pytest.fixture
+def opaque() -> Iterator[tg.Device]:
+    """A device whose memory the host cannot see."""
+    register_streams()
+    with tg.open_device("streams") as device:
+        yield device
+
+
+@pytest.mark.parametrize(
+    ("timeout", "times", "given"),
+    [(10, [100.0, 107.5], [10, 2.5]), (10, [100.0, 111.0], [10, 0.0]), (None, [], [None, None])],
+    ids=["some left", "none left", "for ever"],
+)
+def test_the_second_wait_of_a_host_read_has_what_the_first_has_left(
+    opaque: tg.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: float | None,
+    times: list[float],
+    given: list[float | None],
+) -> None:
+    buffer, gate, found = opaque.upload(b"abcd"), tg.Semaphore(), []
+    held = opaque.queue().fill(buffer, 0, wait=gate.at(1))
+    monkeypatch.setattr(buffers, "monotonic", lambda: times.pop(0))
+    monkeypatch.setattr(Submission, "wait", lambda _self, seconds=None: found.append(seconds))
+    buffer.read(timeout=timeout)
+    assert (found, times) == (given, [])
+    monkeypatch.undo()
+    gate.signal(1)
+    held.wait(LIMIT)
 
 
 def test_a_host_read_after_a_failed_write_says_why(device: tg.Device) -> None:
@@ -185,3 +220,44 @@ def test_arrays_of_every_shape_are_copied_out(device: tg.Device) -> None:
     buffer.write(b"\xff\xff", 2)
     assert buffer.to_numpy(np.int16, 3).tolist() == [0, -1, 2]
     buffer.write(b"")
+
+
+def test_no_memory_is_larger_than_numbers_that_c_knows(device: tg.Device) -> None:
+    assert Memory(device, 2**62, "device", "m").nbytes == 2**62
+    text = rf"^allocate on device 'dev': the size is {2**62 + 1}, and no memory has more than 2\*\*62 bytes$"
+    with pytest.raises(tg.InvalidArgumentError, match=text):
+        Memory(device, 2**62 + 1, "device", "m")
+
+
+def test_arrays_that_numpy_cannot_make_are_refused_by_the_buffer(device: tg.Device) -> None:
+    buffer = device.upload(np.zeros(4, np.uint8), label="b")
+    for shape, text in (
+        ((1,) * 65, r"the shape has 65 lengths, and an array at most \d+$"),
+        ((0, 2**63), r"an array \(0, 9223372036854775808\) of float32 is larger than any memory$"),
+        ((2**40, 0, 2**40), r"an array \(1099511627776, 0, 1099511627776\) of float32 is larger than any memory$"),
+    ):
+        for call in (buffer.to_numpy, buffer.view):
+            with pytest.raises(tg.InvalidArgumentError, match=rf"^buffer 'b' of 4 bytes: {text}"):
+                call(np.float32, shape)
+    assert buffer.to_numpy(np.float32, (2**20, 0, 2**20)).shape == (2**20, 0, 2**20)
+    assert buffer.to_numpy("V0", (3,)).shape == (3,)
+
+
+def test_a_host_without_room_for_an_array_says_so(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_asked: Any) -> None:
+        raise MemoryError
+
+    buffer = device.upload(b"abcd")
+    monkeypatch.setattr(np, "empty", no_room)
+    for call in (buffer.to_numpy, lambda: device.queue().download(buffer), lambda: tg.pinned_empty(4)):
+        with pytest.raises(tg.ResourceExhaustedError, match=r"the host has no room for an array \(4,\) of"):
+            call()
+
+
+def test_numbers_that_cannot_be_written_out_are_refused_without_doing_so() -> None:
+    for number in (2**512, -(2**512), 10**5000):
+        with pytest.raises(
+            tg.OutOfRangeError, match=r"^the offset is a number of \d+ bits, far more than there can be$"
+        ):
+            buffers.checked_int(number, "offset")
+    assert buffers.checked_int(2**512 - 1, "offset") == 2**512 - 1

@@ -34,8 +34,10 @@ def test_a_closed_device_is_forgotten_refuses_everything_and_may_be_closed_again
     commands.end()
     assert device in open_devices()
     assert device._poller in progress.pollers
+    queue = device.queues[0]
     with device as entered:
         assert entered is device
+    assert device.queues == ()
     assert (hand.closed, device._closed, device._closing) == (1, True, True)
     device.close()
     device._end()
@@ -45,22 +47,22 @@ def test_a_closed_device_is_forgotten_refuses_everything_and_may_be_closed_again
     for call in (
         lambda: device.queue(),
         lambda: device.lane(),
-        lambda: device.lane(device.queues[0]),
+        lambda: device.lane(queue),
         lambda: device.allocate(1),
         lambda: device.upload(b"x"),
         lambda: device.create_pool(),
         lambda: device.load(None),
         lambda: device.record(),
         lambda: device.trim(),
-        lambda: device.queues[0].flush(),
+        lambda: queue.flush(),
         lambda: buffer.read(),
     ):
         with pytest.raises(tg.ClosedError, match=r"^device 'hand' is closed$"):
             call()
     with pytest.raises(tg.ClosedError, match=r"^barrier on queue 'compute' of device 'hand': the device is closed$"):
-        device.queues[0].barrier(signal=tg.Semaphore().at(1))
+        queue.barrier(signal=tg.Semaphore().at(1))
     with pytest.raises(tg.ClosedError):
-        device.queues[0].execute(commands)
+        queue.execute(commands)
     with pytest.raises(tg.InvalidArgumentError):
         device.close(-1)
 

@@ -12,10 +12,10 @@ from tidegate.drivers.cpu import queue as cpu_queue
 
 class Crew:
     def __init__(self) -> None:
-        self.put_here: list[tuple[Any, bool]] = []
-
-    def put(self, task: Any, small: bool) -> None:
-        self.put_here.append((task, small))
+        self.put_here: list[Any] = []
+        self.hinted: list[Any] = []
+        self.put = self.put_here.append
+        self.hint = self.hinted.append
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,12 @@ def test_small_work_runs_in_place_larger_by_waiters_and_the_rest_by_workers(
     if where == "in place":
         assert (steps, ended, crew.put_here, ticket.taken) == (["step"], [(ticket,)], [], False)
         return
-    ((task, small),) = crew.put_here
-    assert (steps, ended, small, ticket.taken) == ([], [], where == "small", True)
-    task()
-    task()
-    assert (steps, ended) == (["step"], [(ticket, None), (ticket, None)])
+    (task,) = crew.put_here
+    assert (steps, ended, ticket.taken) == ([], [], True)
+    assert crew.hinted == ([task] if where == "small" else [])
+    assert task.run()
+    assert not task.run()
+    assert (steps, ended) == (["step"], [(ticket, None)])
 
 
 def test_an_error_of_a_step_is_told_and_only_an_interrupt_goes_on_to_the_worker() -> None:

@@ -221,27 +221,146 @@ def test_a_site_is_the_line_of_the_instruction_also_in_a_call_over_several_lines
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(36, 0), (37, 0), (38, 2), (100, 64)])
-def test_of_more_than_37_lines_the_first_24_and_the_last_12_are_kept(
-    monkeypatch: pytest.MonkeyPatch, count: int, left_out: int
-) -> None:
-    monkeypatch.setattr(explain_module, "_chain", lambda _target: [str(number) for number in range(count)])
-    lines = explain_module.explain_targets([(tg.Semaphore()._state, 1)]).splitlines()
-    if not left_out:
-        assert lines == [str(number) for number in range(count)]
-        return
-    assert lines[:24] == [str(number) for number in range(24)]
-    assert lines[24] == f"... {left_out} more links ..."
-    assert lines[25:] == [str(number) for number in range(count - 12, count)]
+def test_of_more_than_37_lines_the_first_24_and_the_last_12_are_kept(count: int, left_out: int) -> None:
+    gates = [tg.Semaphore(label=f"gate {number}") for number in range(count)]
+    lines = explain_module.explain_targets((gate._state, 1) for gate in gates).splitlines()
+    told = [line.split("'")[1] if "'" in line else line for line in lines]
+    names = [f"gate {number}" for number in range(count)]
+    if left_out:
+        names[24:-12] = [f"... {left_out} more links ..."]
+    assert told == names
 
 
-def test_a_chain_that_is_endless_for_all_practical_purposes_is_told_up_to_a_bound(
-    device: tg.Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explain_module, "_MOST_LINKS", 5)
+def test_no_targets_have_no_text() -> None:
+    assert explain_module.explain_targets([]) == ""
+
+
+def test_of_what_is_elided_no_words_are_made(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    real = explain_module._Words.tell
+    monkeypatch.setattr(explain_module._Words, "tell", lambda self, link: said.append(link) or real(self, link))
     semaphore = tg.Semaphore()
-    held = [device.queue().barrier(wait=semaphore.at(n), signal=semaphore.at(n + 1)) for n in range(1, 20)]
-    assert len(explain_module._chain((semaphore._state, 20))) == 5
+    held = [device.queue().barrier(wait=semaphore.at(n), signal=semaphore.at(n + 1)) for n in range(1, 500)]
+    assert len(semaphore.at(500).explain().splitlines()) == 37
+    assert len(said) == 36
     held[0].cancel()
+
+
+def test_the_claims_of_a_timeline_are_put_in_order_once(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each link waits, besides the one in front, for a value that nobody claims: only a look above explains it."""
+    made: list[object] = []
+    real = explain_module._Claims
+    monkeypatch.setattr(explain_module, "_Claims", lambda *given: made.append(given[0]) or real(*given))
+    semaphore, queue = tg.Semaphore(label="s"), device.queue()
+    for value in range(10, 400, 10):
+        queue.barrier(
+            wait=[semaphore.at(value - 5), queue.barrier(wait=semaphore.at(value - 10))], signal=semaphore.at(value)
+        )
+    semaphore.at(390).explain()
+    assert made == [semaphore._state]
+    semaphore.fail(ValueError())
+
+
+def test_what_waits_on_the_timeline_for_as_much_itself_is_no_help_from_above(device: tg.Device) -> None:
+    """In a chain, whatever was submitted behind: the first signal is missing, and nothing goes round in a circle."""
+    queue, chain = device.queue(), tg.Semaphore(label="chain")
+    for value in range(1, 9):
+        queue.barrier(wait=chain.at(value), signal=chain.at(value + 1))
+    for value in range(1, 10):
+        told = chain.at(value).explain().split("\n")
+        assert len(told) == value
+        assert told[-1].startswith("semaphore 'chain' at 1 (payload 0): nobody has promised this signal, the highest")
+    chain.fail(ValueError())
+
+
+def test_a_circle_by_way_of_a_claim_above_is_a_missing_signal(device: tg.Device) -> None:
+    """Two timelines in turn, the first signal left to the host: the next claim above it waits for that too."""
+    queue, ping = device.queue(), tg.Semaphore(label="ping")
+    pong, made = tg.Semaphore(label="pong"), line()
+    for value in range(1, 5):
+        _work, at = queue.barrier(wait=pong.at(value), signal=ping.at(value)), line()
+        queue.barrier(wait=ping.at(value), signal=pong.at(value + 1))
+    for value in range(1, 5):
+        text = ping.at(value).explain()
+        assert "cycle" not in text
+        assert "nobody has promised this signal" in text.split("\n")[-1]
+        assert "semaphore 'pong' at 1" in text.split("\n")[-1]
+    told = ping.at(1).explain().split("\n")
+    assert len(told) == 3
+    assert told[2] == (
+        f"semaphore 'ping' at 1 (payload 0): to be signalled by barrier on {QUEUE} ({at}), held"
+        f" - which waits for semaphore 'pong' at 1: nobody has promised this signal; made at {made}"
+    )
+    pong.fail(ValueError())
+
+
+def test_a_cycle_beyond_a_claim_above_is_one(device: tg.Device) -> None:
+    """The way from above leads into the circle, but the circle does not go through it."""
+    queue, a, b, c = device.queue(), tg.Semaphore(label="a"), tg.Semaphore(label="b"), tg.Semaphore(label="c")
+    one = queue.barrier(wait=b.at(1), signal=a.at(5))
+    queue.barrier(wait=c.at(1), signal=b.at(1))
+    queue.barrier(wait=b.at(1), signal=c.at(1))
+    told = a.at(3).explain().split("\n")
+    assert [text.split("'")[1] for text in told] == ["a", "b", "c", "b"]
+    assert told[-1].endswith("a cycle that can never resolve")
+    one.cancel()
+    b.fail(ValueError())
+
+
+def test_a_claim_above_that_waits_for_less_on_the_timeline_brings_what_is_between(device: tg.Device) -> None:
+    queue, steps, gate = device.queue(), tg.Semaphore(label="steps"), tg.Semaphore(label="gate")
+    queue.barrier(wait=gate.at(1), signal=steps.at(10))
+    for value in range(20, 60, 10):
+        queue.barrier(wait=steps.at(value - 15), signal=steps.at(value))
+    told = steps.at(45).explain().split("\n")
+    assert [text.split(" (")[0] for text in told] == [
+        "semaphore 'steps' at 45",
+        "semaphore 'steps' at 35",
+        "semaphore 'steps' at 25",
+        "semaphore 'steps' at 15",
+        "semaphore 'steps' at 5",
+        "semaphore 'gate' at 1",
+    ]
+    gate.signal(1)
+    steps.wait(50, LIMIT)
+
+
+def test_what_several_targets_lead_to_is_told_with_the_last(device: tg.Device) -> None:
+    chain, other, made = tg.Semaphore(label="chain"), tg.Semaphore(label="other"), line()
+    for value in (1, 2, 3):
+        device.queue().barrier(wait=chain.at(value), signal=chain.at(value + 1))
+
+    def told(*targets: tg.Timepoint) -> list[str]:
+        text = explain_module.explain_targets([(point._state, point.value) for point in targets])
+        assert text.endswith(f"made at {made}")
+        return [link.split(" (")[0].split(" ", 1)[1] for link in text.split("\n")]
+
+    assert told(chain.at(2), chain.at(4), chain.at(3)) == [f"'chain' at {value}" for value in (2, 4, 3, 3, 2, 1)]
+    assert told(chain.at(4), chain.at(3), chain.at(2)) == [f"'chain' at {value}" for value in (4, 3, 2, 3, 2, 1)]
+    assert told(chain.at(3), other.at(1)) == ["'chain' at 3", "'chain' at 2", "'chain' at 1", "'other' at 1"]
+    chain.fail(ValueError())
+
+
+def test_the_cycle_of_one_target_is_named_beside_other_targets(device: tg.Device) -> None:
+    queue, a, b, gate = device.queue(), tg.Semaphore(label="a"), tg.Semaphore(label="b"), tg.Semaphore(label="gate")
+    one = queue.barrier(wait=a.at(1), signal=b.at(1))
+    queue.barrier(wait=b.at(1), signal=a.at(1))
+    for order in ([a, gate], [gate, a], [a, b], [b, a, gate]):
+        text = explain_module.explain_targets([(semaphore._state, 1) for semaphore in order])
+        assert text.count("a cycle that can never resolve") == 1
+    one.cancel()
+
+
+def test_a_claim_whose_submission_is_gone_is_none(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    semaphore, gate = tg.Semaphore(label="s"), tg.Semaphore(label="gate")
+    device.queue().barrier(wait=gate.at(1), signal=semaphore.at(3))
+    semaphore._state.claims[2] = semaphore._state.claims[5] = lambda: None  # type: ignore[assignment]
+    try:
+        assert "at 2 (payload 0): to be signalled by barrier" in semaphore.at(2).explain()
+        assert "nobody has promised this signal, the highest claim is 3" in semaphore.at(4).explain()
+    finally:
+        del semaphore._state.claims[2], semaphore._state.claims[5]
+    gate.signal(1)
 
 
 def test_a_second_way_to_what_the_first_way_told_is_no_cycle(device: tg.Device) -> None:

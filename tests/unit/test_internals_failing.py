@@ -10,9 +10,9 @@ import pytest
 import tidegate as tg
 from tidegate._core import semaphore as module
 from tidegate._core import timeline
-from tidegate._core.semaphore import Semaphore, _abandon
+from tidegate._core.semaphore import Semaphore
 from tidegate._core.thread_state import thread_state
-from tidegate._core.timeline import TimelineState, advance, brief, failed_error
+from tidegate._core.timeline import TimelineState, abandon, advance, brief, failed_error
 
 from .hand_driver import catch_up
 from .raising import once
@@ -32,14 +32,10 @@ def test_failing_takes_exceptions_only() -> None:
 def test_a_failure_is_seen_by_whoever_asks_for_it_and_not_by_asking_for_the_value() -> None:
     semaphore = tg.Semaphore()
     assert semaphore.failure is None
-    assert not semaphore._state.seen
     semaphore.fail(ValueError())
     assert semaphore.value == 0
-    assert not semaphore._state.seen
     assert semaphore.failure is not None
-    assert semaphore._state.seen
     assert semaphore.failure is not None
-    assert semaphore._state.seen
 
 
 def test_the_error_of_a_failed_timeline_has_a_timepoint_only_while_its_semaphore_lives() -> None:
@@ -50,7 +46,6 @@ def test_the_error_of_a_failed_timeline_has_a_timepoint_only_while_its_semaphore
     assert error.timepoint == semaphore.at(4)
     assert str(error) == "semaphore 's' failed at 1, before 4: ValueError"
     assert error.__cause__ is state.failure
-    assert state.seen
     error.timepoint = None
     del semaphore
     assert failed_error(state, 4).timepoint is None
@@ -60,14 +55,14 @@ def test_the_error_of_a_failed_timeline_has_a_timepoint_only_while_its_semaphore
 
 def test_a_dropped_semaphore_that_lives_again_is_not_abandoned() -> None:
     semaphore = tg.Semaphore(label="s")
-    _abandon(semaphore._state)
+    abandon(semaphore._state)
     assert semaphore.failure is None
     state = semaphore._state
     del semaphore
-    _abandon(state)
+    abandon(state)
     assert isinstance(state.failure, tg.AbortedError)
     lonely = TimelineState(0, "l", None)
-    _abandon(lonely)
+    abandon(lonely)
     assert isinstance(lonely.failure, tg.AbortedError)
 
 
@@ -75,9 +70,7 @@ def test_a_failure_looked_for_before_it_came_does_not_count_as_seen() -> None:
     semaphore = tg.Semaphore()
     told: list[Any] = []
     semaphore.at(1).add_callback(lambda *args: told.append(args))
-    assert not semaphore._state.seen
     semaphore.fail(ValueError())
-    assert semaphore._state.seen
     assert told[0][1] is tg.Outcome.FAILED
 
 
@@ -159,7 +152,7 @@ def test_a_semaphore_that_is_finalized_owns_nothing_and_one_made_anew_is_left_al
     state.waiters[1] = {}
     semaphore.__del__()
     assert state.owner is None
-    assert notes == [(_abandon, state)]
+    assert notes == [(abandon, state)]
     semaphore.__del__()
     assert len(notes) == 2
     heir = Semaphore._over(state)

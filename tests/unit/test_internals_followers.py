@@ -10,17 +10,18 @@ import tidegate as tg
 from tidegate._core import issuing
 from tidegate._core.lock import core_lock
 from tidegate._core.submission import HELD, ISSUED, READY
+from tidegate.conformance.threads import background
 
 from .hand_driver import LIMIT, Bench, catch_up, open_by_hand
 
 
 def decide(bench: Bench, semaphore: tg.Semaphore, how: str, problem: Exception) -> None:
-    """Decide what waits for the first work of a bench, or not, while the driver is asked to issue it; only once."""
+    """Have another thread decide what waits for the first work of a bench, or not, while it is issued; only once."""
     bench.hand.before_issue = None
     if how == "reached":
         bench.one.over(1, wake=True)
     elif how == "failed":
-        semaphore.fail(problem)
+        background(semaphore.fail, problem).result()
 
 
 # At the call -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate._core import dlpack, foreign_streams, native_events, view
+from tidegate._core import dlpack, foreign_streams, native_events, view, workload
 from tidegate._core.dlpack import _dtype, _refuse_gaps, _Tensor, _tensor
 from tidegate.driver import Barrier, DriverQueue, EpochTimeline, Interop, Storage, Work
 
@@ -210,7 +210,7 @@ def test_the_owner_of_foreign_memory_is_the_open_device_of_its_place(
         tg.from_dlpack(Foreign((1,), (9, 9)))
     with pytest.raises(tg.UnsupportedError, match=r"^from_dlpack: device 'other' is not the one that owns memory of"):
         tg.from_dlpack(Foreign((1,)), other)
-    device._refusal, kept = device._closed_error, device._refusal
+    device._refusal, kept = workload.closed_error, device._refusal
     with pytest.raises(tg.UnsupportedError, match="no open device"):
         view._owner(CUDA, None)
     device._refusal = kept

@@ -12,8 +12,8 @@ import pytest
 import tidegate as tg
 from tidegate._core import semaphore as module
 from tidegate._core import timeline
-from tidegate._core.semaphore import Semaphore, _abandon, _query, _wait
-from tidegate._core.timeline import TimelineState, advance, checked_value, fail, finish
+from tidegate._core.semaphore import Semaphore, _query, _wait
+from tidegate._core.timeline import TimelineState, abandon, advance, checked_value, fail, finish
 from tidegate._core.timepoint import Timepoint
 
 from .hand_driver import LIMIT
@@ -270,7 +270,7 @@ def test_a_semaphore_of_the_parent_is_not_abandoned_in_the_child(monkeypatch: py
     states = [semaphore._state for semaphore in kept]
     del semaphore
     kept.clear()
-    assert notes == [(_abandon, (states[2],))]
+    assert notes == [(abandon, (states[2],))]
 
 
 # Calm --------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import tidegate as tg
 from tidegate._core import retirement
 from tidegate._core import submission as submissions
 from tidegate._core.retirement import retire
-from tidegate._core.submission import RETIRED, Submission, _Unseen, over, site_text
+from tidegate._core.submission import RETIRED, Submission, over, site_text
 from tidegate._core.thread_state import thread_state
 from tidegate._core.timeline import TimelineState
 from tidegate.driver import Barrier
@@ -258,43 +258,6 @@ def test_of_two_threads_that_make_a_completion_the_first_counts(
 
 
 # Unseen failures ---------------------------------------------------------------------------------------------------
-
-
-def test_a_report_of_an_unseen_failure_that_was_not_finished_making_reports_nothing(
-    device: tg.Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    gc.collect()
-    catch_up()
-    caplog.clear()  # of what tests before this one left
-    unraisable: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    monkeypatch.setattr(Submission, "describe", once(Submission.describe, KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        _Unseen(over(device.queue()), ValueError())
-    gc.collect()
-    catch_up()
-    assert (unraisable, caplog.records) == ([], [])
-
-
-def test_a_failure_is_reported_neither_at_exit_nor_if_a_state_of_it_was_seen(
-    device: tg.Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notes: list[Any] = []
-    monkeypatch.setattr(
-        submissions, "reaper", type("R", (), {"leave": staticmethod(lambda *note: notes.append(note))})()
-    )
-    done = over(device.queue())
-    state, _ = done._wait_target()
-    for seen, exiting, told in ((False, False, 1), (True, False, 0), (False, True, 0)):
-        state.seen = seen
-        monkeypatch.setattr(submissions.process.here, "exiting", exiting)
-        notes.clear()
-        problem = ValueError()
-        unseen = _Unseen(done, problem)
-        assert unseen.states == [state]
-        text = unseen.text
-        del unseen
-        assert notes == [(submissions._report, text, problem)] * told
 
 
 def test_an_awaited_failure_is_not_logged(device: tg.Device, caplog: pytest.LogCaptureFixture) -> None:

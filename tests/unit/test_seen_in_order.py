@@ -196,7 +196,7 @@ class Stage:
         monkeypatch.setattr(workload, "_RELEASE_S", 0.0)  # the one that releases is halted: it gets no turn
         monkeypatch.setattr(workload.host_pool, "run", self._take)
         if uri == "cpu":
-            monkeypatch.setattr(self.queue._port, "_put", lambda task, small=False: self.tasks.append(task))
+            monkeypatch.setattr(self.device._driver.workers, "put", lambda task: self.tasks.append(task.run))
 
     def _take(self, task: Callable[[], object], ticket: Any) -> None:
         ticket.taken = True

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .background import reaper
+from .lock import call_driver, inside
+
 if TYPE_CHECKING:
     from .submission import Submission
     from .timeline import TimelineState
@@ -36,6 +39,10 @@ def arm(state: TimelineState, value: int) -> None:
 def arm_submission(submission: Submission) -> None:
     """Arm one submission, if a device counts it."""
     timeline = submission.timeline
-    if timeline is not None and not submission.armed:
-        timeline.arm(submission.epoch)
-        submission.armed = True  # not before: what an interrupt cut short must be asked for again
+    if timeline is None or submission.armed:
+        return
+    if inside.driver:
+        reaper.leave(arm_submission, submission)
+        return
+    call_driver(timeline.arm, submission.epoch)
+    submission.armed = True  # not before: what an interrupt cut short must be asked for again

@@ -7,9 +7,11 @@ their uses, so that `close` takes effect at the end of the last one.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,16 +23,18 @@ from ..errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
+    ResourceExhaustedError,
     SemaphoreFailedError,
     UnsupportedError,
 )
 from ..types import MemoryKind
 from . import process
-from .host_wait import wait_all
+from .host_wait import checked_timeout, wait_targets
 from .scheduling import waits_of
 from .submission import over
 from .thread_state import thread_state
 from .timeline import brief
+from .unseen import look_at
 
 if TYPE_CHECKING:
     from .device import Device
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
 PENDING, LIVE, FREED, FAILED = "not committed yet", "live", "freed", "never committed: its allocation failed"
 
 Bytes = npt.NDArray[np.uint8]
+
+LARGEST = 2**62
+"""More bytes than any memory has. What a size is rounded up to still is a number that C and NumPy know."""
+_ABSURD = 2**512
+"""Python refuses to write out numbers that are very much larger, so no text could name them."""
+_MOST_AXES = getattr(np, "MAXDIMS", 64)
 
 
 class Memory:
@@ -62,6 +72,10 @@ class Memory:
     )
 
     def __init__(self, device: Device, nbytes: int, kind: MemoryKind, label: str) -> None:
+        if nbytes > LARGEST:
+            raise InvalidArgumentError(
+                f"allocate on {device.describe()}: the size is {nbytes}, and no memory has more than 2**62 bytes"
+            )
         self.device = device
         self.nbytes = nbytes
         self.kind = kind
@@ -114,6 +128,8 @@ class Memory:
         self.closed = True
         if self.uses == 0:
             self.storage = None
+        elif self.device._starvation:
+            self.device._starvation.listen()
 
     def refuse_unusable(self) -> None:
         """Raise if no new work may name this memory."""
@@ -262,7 +278,7 @@ class Buffer:
 
         Args:
             mode: "r", "w" or "rw".
-            wait: what to wait for instead; `()` for nothing.
+            wait: what to wait for instead, as `wait=` of an operation; `()` for nothing.
             timeout: seconds for that wait.
 
         Raises:
@@ -274,7 +290,7 @@ class Buffer:
             raise InvalidArgumentError(
                 f"{self._memory.describe()}: the map mode is {mode!r}, and must be 'r', 'w' or 'rw'"
             )
-        yield self._host_bytes(writable="w" in mode, wait=wait, timeout=timeout)
+        yield self._host_bytes(writable="w" in mode, wait=wait, timeout=checked_timeout(timeout))
 
     def _host_bytes(self, *, writable: bool, wait: Any = ..., timeout: float | None = None) -> Bytes:
         self._order_host_access(wait, timeout)
@@ -306,26 +322,32 @@ class Buffer:
                 last.wait(timeout)
             error = memory.write_error  # once: the next write that is submitted takes it away
             if error is not None:
+                look_at(error)
                 text = f"{memory.describe()}: the last write to it failed: {brief(error)}"
                 raise SemaphoreFailedError(text) from error
         else:
-            _wait_for(wait, timeout)
+            targets = waits_of(wait)
+            if targets:
+                wait_targets(targets, any_of_them=False, timeout=timeout)
 
     def read(self, *, timeout: float | None = None) -> bytes:
-        """Return the bytes, after the last submitted write (M26)."""
+        """Return the bytes, after the last submitted write (M26). The timeout is for the whole call."""
         return self.to_numpy(np.uint8, timeout=timeout).tobytes()
 
     def to_numpy(
         self, dtype: npt.DTypeLike = np.uint8, shape: int | Sequence[int] | None = None, *, timeout: float | None = None
     ) -> npt.NDArray[Any]:
-        """Return a copy as a NumPy array, after the last submitted write (M26)."""
+        """Return a copy as a NumPy array, after the last submitted write (M26). The timeout is for the whole call."""
         dtype, dims = checked_shape(self, dtype, shape)
+        timeout = checked_timeout(timeout)
+        deadline = None if timeout is None else monotonic() + timeout
         self._order_host_access(..., timeout)
-        out = np.empty(dims, dtype)
+        out = new_array(dims, dtype, self._memory.describe())
         source = self._visible()
         flat = out.reshape(-1).view(np.uint8)
         if source is None:
-            self.device._host_queue().download(self.subspan(0, flat.nbytes), flat).wait(timeout)
+            read = self.device._host_queue().download(self.subspan(0, flat.nbytes), flat)
+            read.wait(None if deadline is None else max(0.0, deadline - monotonic()))
         else:
             np.copyto(flat, source[: flat.nbytes])
         return out
@@ -340,13 +362,6 @@ class Buffer:
             self.device._host_queue().upload(source, target).wait()
         else:
             np.copyto(into, source)
-
-
-def _wait_for(wait: Any, timeout: float | None) -> None:
-    if wait is None:
-        return
-    waits_of(wait)  # the same types as everywhere
-    wait_all(wait if isinstance(wait, (list, tuple)) else [wait], timeout)
 
 
 def checked_range(buffer: Buffer, offset: Any, nbytes: Any) -> tuple[int, int]:
@@ -366,11 +381,14 @@ def checked_range(buffer: Buffer, offset: Any, nbytes: Any) -> tuple[int, int]:
 
 def checked_int(value: Any, what: str) -> int:
     """Return an integer argument as an int."""
-    if type(value) is int:
+    if type(value) is int and -_ABSURD < value < _ABSURD:
         return value
     if isinstance(value, (bool, float)) or not hasattr(value, "__index__"):
         raise TypeError(f"the {what} must be an int, not {type(value).__name__}")
-    return int(value.__index__())
+    number = int(value.__index__())
+    if not -_ABSURD < number < _ABSURD:
+        raise OutOfRangeError(f"the {what} is a number of {number.bit_length()} bits, far more than there can be")
+    return number
 
 
 def checked_shape(
@@ -387,22 +405,51 @@ def checked_shape(
                 f" which has {kind.itemsize}"
             )
         return kind, (buffer.nbytes // kind.itemsize,)
-    dims = (
-        (checked_int(shape, "shape"),)
-        if not isinstance(shape, Sequence)
-        else tuple(checked_int(n, "shape") for n in shape)
-    )
-    if any(n < 0 for n in dims):
-        raise InvalidArgumentError(f"{buffer._memory.describe()}: the shape {dims} has a negative length")
-    needed = kind.itemsize
-    for n in dims:
-        needed *= n
+    dims = _lengths(shape, buffer._memory.describe())
+    needed = math.prod(dims) * kind.itemsize
     if needed > buffer.nbytes:
         raise OutOfRangeError(
             f"{buffer._memory.describe()}: an array {dims} of {kind} needs {needed} bytes,"
             f" and there are {buffer.nbytes}"
         )
+    _check_lengths(dims, kind, buffer._memory.describe())
     return kind, dims
+
+
+def checked_lengths(shape: int | Sequence[int], kind: np.dtype[Any], what: str) -> tuple[int, ...]:
+    """Return the lengths of an array that NumPy can have, memory apart; `what` names it in texts."""
+    dims = _lengths(shape, what)
+    _check_lengths(dims, kind, what)
+    return dims
+
+
+def _lengths(shape: int | Sequence[int], what: str) -> tuple[int, ...]:
+    given = shape if isinstance(shape, Sequence) else (shape,)
+    dims = tuple([checked_int(n, "shape") for n in given])
+    if any(n < 0 for n in dims):
+        raise InvalidArgumentError(f"{what}: the shape {dims} has a negative length")
+    return dims
+
+
+def _check_lengths(dims: tuple[int, ...], kind: np.dtype[Any], what: str) -> None:
+    if len(dims) > _MOST_AXES:
+        raise InvalidArgumentError(f"{what}: the shape has {len(dims)} lengths, and an array at most {_MOST_AXES}")
+    # NumPy counts as if no length were 0, for an array without elements too.
+    if math.prod([n or 1 for n in dims]) * (kind.itemsize or 1) > LARGEST:
+        raise InvalidArgumentError(f"{what}: an array {dims} of {kind} is larger than any memory")
+
+
+def new_array(dims: tuple[int, ...], kind: npt.DTypeLike, what: str) -> npt.NDArray[Any]:
+    """Return a fresh array of the host, whose contents are undefined; `what` names the reason in texts.
+
+    Raises:
+        ResourceExhaustedError: there is no room.
+
+    """
+    try:
+        return np.empty(dims, kind)
+    except MemoryError as error:
+        raise ResourceExhaustedError(f"{what}: the host has no room for an array {dims} of {kind}") from error
 
 
 def host_bytes_of(data: Any, what: str) -> Bytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver import SlotSpan
 from ..errors import InvalidArgumentError
-from .buffer import Buffer, checked_range, host_bytes_of
+from .buffer import Buffer, checked_int, checked_range, host_bytes_of
 
 if TYPE_CHECKING:
     from .device import Device
@@ -38,7 +38,7 @@ def checked_pattern(pattern: Any) -> bytes:
         return data
     if isinstance(pattern, (bool, float)) or not hasattr(pattern, "__index__"):
         raise TypeError(f"fill: the pattern must be an int or bytes, not {type(pattern).__name__}")
-    number = pattern.__index__()
+    number = checked_int(pattern, "fill pattern")
     if not 0 <= number <= 255:
         raise InvalidArgumentError(f"fill: the pattern {number} must be in 0..255; give wider ones as 2 or 4 bytes")
     return bytes((number,))

@@ -18,6 +18,7 @@ from ..errors import (
     DeviceLostError,
     FailedPreconditionError,
     InvalidArgumentError,
+    SemaphoreFailedError,
     UnsupportedError,
 )
 from ..types import Compatibility, DeviceInfo, Health, MemoryKind, Statistics
@@ -28,7 +29,7 @@ from .host_wait import checked_timeout
 from .issuing import abort
 from .kernel import Executable, Function, Kernel
 from .lane import Lane
-from .lock import core_lock
+from .lock import call_driver, core_lock
 from .operations import new_memory
 from .pool import Pool, memory_counts
 from .queue import Queue
@@ -36,9 +37,12 @@ from .recording import CommandBuffer
 from .semaphore import Semaphore
 from .submission import Claim, Submission, vanished
 from .thread_state import thread_state
-from .timeline import TimelineState
+from .timeline import TimelineState, brief
 from .timepoint import Timepoint
-from .workload import Poller, Workload
+from .workload import Poller, Workload, closed_error, forked_error
+
+_TOLD = 8
+"""Of so many failures the text of one error tells."""
 
 
 class Device(Workload):
@@ -57,6 +61,7 @@ class Device(Workload):
         reaper.ensure()
         for kind in device.queue_kinds:
             self.queue(kind)
+        self._host_port = self._host_queue()._port
 
     def __repr__(self) -> str:
         return f"<tidegate.Device {self.describe()} {self.health.value}>"
@@ -97,7 +102,7 @@ class Device(Workload):
 
     @property
     def queues(self) -> tuple[Queue, ...]:
-        """The queues that have been asked for so far, and one of each kind."""
+        """The queues that have been asked for so far, and one of each kind; none of a closed device."""
         return tuple(self._queues.values())
 
     def queue(self, kind: str = "compute", priority: int = 0) -> Queue:
@@ -116,12 +121,13 @@ class Device(Workload):
             raise InvalidArgumentError(f"{self.describe()} has no queue {kind!r}: it has {', '.join(kinds)}")
         if not isinstance(priority, int):
             raise TypeError(f"the priority must be an int, not {type(priority).__name__}")
-        queue = Queue(self, self._driver.queue(kind, priority), kind, priority)
+        queue = Queue(self, call_driver(self._driver.queue, kind, priority), kind, priority)
         return self._queues.setdefault((kind, priority), queue)
 
     def _host_queue(self) -> Queue:
         """The queue for transfers that host reads and writes need."""
-        return self._queues[(self._driver.queue_kinds[-1], 0)]
+        kind = self._driver.queue_kinds[-1]
+        return self._queues.get((kind, 0)) or Queue(self, self._host_port, kind, 0)
 
     def lane(self, queue: Queue | None = None, label: str = "", *, stream: Any = None) -> Lane:
         """Return a new lane: the operations of a queue, in order.
@@ -148,7 +154,7 @@ class Device(Workload):
         interop = self._driver.interop
         if interop is None:
             raise UnsupportedError(f"{self.describe()} has no streams that other libraries share")
-        return Queue(self, interop.stream_queue(stream), "stream", 0)
+        return Queue(self, call_driver(interop.stream_queue, stream), "stream", 0)
 
     def create_semaphore(self, initial_value: int = 0, label: str = "") -> Semaphore:
         """Return a semaphore with the device's name in its label. It belongs to no device all the same."""
@@ -202,7 +208,7 @@ class Device(Workload):
     def create_pool(self, budget: int | None = None, label: str = "") -> Pool:
         """Return a pool of memory with a budget of its own, for `queue.allocate(pool=...)`."""
         self._refuse_closed()
-        return Pool(self, self._driver.create_pool(budget), label)
+        return Pool(self, call_driver(self._driver.create_pool, budget), label)
 
     def load(self, source: Any, *, format: str | None = None, options: Sequence[str] = ()) -> Executable:
         """Compile or load what the device can run. May block for a compiler, never for work.
@@ -250,17 +256,22 @@ class Device(Workload):
         """Give memory back that is kept for reuse."""
         self._refuse_closed()
         self._await_releases()
-        self._driver.trim()
+        call_driver(self._driver.trim)
 
     # Its end -------------------------------------------------------------------------------------------------------
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, strict: bool = False) -> None:
         """End: refuse new work, drain what is issued and what follows from it alone, abort the rest (M35).
 
-        Closing twice is fine.
+        Closing twice is fine. Failures of its work that nobody has looked at by now are logged, each once (M21).
+
+        Args:
+            timeout: seconds for the work that still runs; None waits as long as it takes.
+            strict: raise such failures, once the device is closed, instead of logging them.
 
         Raises:
             DeadlineExceededError: work still runs; the text names it. Call again to go on waiting.
+            SemaphoreFailedError: only if strict; `__cause__` is the first error that nobody has looked at.
             FailedPreconditionError: called from a host call of this device.
 
         """
@@ -276,12 +287,28 @@ class Device(Workload):
         with core_lock:
             self._closing = True
             if self._refusal is None:
-                self._refusal = self._closed_error
+                self._refusal = closed_error
             doomed = self._doomed_locked()
         for submission in doomed:
             abort(submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed"))
         self._drain(deadline)
         self._end()
+        self._tell_failures(strict)
+
+    def _tell_failures(self, strict: bool) -> None:
+        """Tell of the failures that nobody has looked at."""
+        records = [record for record in self._failures if not record.seen]
+        if not strict:
+            for record in records:
+                record.report()
+            return
+        for record in records:
+            record.seen = True
+        if records:
+            told = "; ".join(f"{record.text}: {brief(record.error)}" for record in records[:_TOLD])
+            raise SemaphoreFailedError(
+                f"{self.describe()} is closed; of its work, {len(records)} failures were never looked at: {told}"
+            ) from records[0].error
 
     def _end(self) -> None:
         try:
@@ -290,7 +317,8 @@ class Device(Workload):
                     return
                 self._closed = True
             self._forget()
-            self._driver.close()
+            call_driver(self._driver.close)
+            self._queues.clear()  # they hold the device, which shall go with the last reference and not by collection
         except BaseException:
             reaper.leave(self._driver.close)  # nobody else will call again; it goes on where it was interrupted
             raise
@@ -325,7 +353,7 @@ def _close_dropped(driver: DriverDevice, poller: Poller, uri: str) -> None:
 
 def _forget_in_child() -> None:
     for device in open_devices():
-        device._refusal = device._forked_error
+        device._refusal = forked_error
     _open_devices.clear()
 
 

@@ -1,22 +1,28 @@
 """Why a wait does not end: the chain from a timepoint down to the missing signal (M13).
 
-Told iteratively, because chains may be long; the middle is elided, the last link never.
+Told iteratively, because chains may be long; the middle is elided, the last link never. A walk goes once through what
+is there and only notes what it finds; the words are made for the links that are shown. It takes no lock: what changes
+meanwhile is copied in one step, and each link is told as it was found.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
+from .host_calls import pool
 from .host_wait import Target, target_of
 from .submission import HELD, ISSUED, READY, STAGES, Completion, Submission, site_text
-from .timeline import brief
+from .timeline import TimelineState, brief
 
 if TYPE_CHECKING:
+    from ..driver import Ticket
     from .host_wait import Point
 
 _HEAD, _TAIL = 24, 12
-_MOST_LINKS = 200_000
 
 
 def explain(point: Point) -> str:
@@ -28,80 +34,163 @@ def explain(point: Point) -> str:
 
 
 def explain_targets(targets: Iterable[Target]) -> str:
-    """Explain several targets, one after the other."""
-    lines: list[str] = []
-    for state, value in targets:
-        lines += _chain((state, value))
-    if len(lines) > _HEAD + _TAIL + 1:
-        left_out = len(lines) - _HEAD - _TAIL
-        lines[_HEAD:-_TAIL] = [f"... {left_out} more links ..."]
-    return "\n".join(lines)
+    """Explain several targets, one after the other.
 
-
-def _chain(target: Target) -> list[str]:
-    lines: list[str] = []
-    # Depth first; `path` holds what leads to the current link, so that meeting one of it again is a cycle.
-    path: list[object] = []
-    on_path: set[int] = set()
-    told: set[int] = set()
-    stack: list[tuple[int, Target]] = [(0, target)]
-    while stack and len(lines) < _MOST_LINKS:
-        depth, (state, value) = stack.pop()
-        while len(path) > depth:
-            on_path.discard(id(path.pop()))
-        producer = _producer((state, value), on_path)
-        lines += _state_lines(state, value, producer)
-        if producer is None:
-            continue
-        if id(producer) in on_path:
-            lines[-1] += " - which waits for this very signal: a cycle that can never resolve"
-            continue
-        if id(producer) in told:
-            continue
-        told.add(id(producer))
-        on_path.add(id(producer))
-        path.append(producer)
-        stack += [(depth + 1, wait) for wait in reversed((producer._pending or {}).copy().items())]
-    return lines
-
-
-def _producer(target: Target, on_path: set[int]) -> Submission | None:
-    """Return the submission that is to take a timeline to a value: the one that claims it, else the next above.
-
-    One above that itself waits for this value is no help: then the signal is missing.
+    What several of them lead to is told once, with the last one: whatever is elided, the text ends in a last link.
     """
-    state, value = target
-    if state.payload >= value or state.failure is not None:
-        return None
-    claims = {claim: found for claim, ref in state.claims.copy().items() if (found := ref()) is not None}
-    if value in claims:
-        return claims[value]
-    above = [claim for claim in claims if claim > value and id(claims[claim]) not in on_path]
-    return claims[min(above)] if above else None
+    listed = list(targets)
+    walk, words = _Walk(), _Words()
+    ending = walk.down_from(listed.pop()) if listed else []
+    links = [link for target in listed for link in walk.down_from(target)] + ending
+    if len(links) <= _HEAD + _TAIL + 1:
+        return "\n".join(map(words.tell, links))
+    left_out = f"... {len(links) - _HEAD - _TAIL} more links ..."
+    return "\n".join([*map(words.tell, links[:_HEAD]), left_out, *map(words.tell, links[-_TAIL:])])
 
 
-def _state_lines(state: object, value: int, producer: Submission | None) -> list[str]:
-    from .timeline import TimelineState
+class _Link(NamedTuple):
+    """One timepoint on the way down, and who is to signal it, as they were found."""
 
-    assert isinstance(state, TimelineState)
-    if state.payload >= value:
-        return [f"{state.describe()} has reached {value}: its payload is {state.payload}"]
-    if state.failure is not None:
-        return [f"{state.describe()} failed before {value}: {brief(state.failure)}"]
-    name = "" if isinstance(state, Completion) else f"{state.describe()} at {value} (payload {state.payload}): "
-    if producer is None:
-        made = f"; made at {site_text(state.site)}" if state.site is not None else ""
-        claims = f", the highest claim is {max(state.claims)}" if state.claims else ""
-        return [f"{name}nobody has promised this signal{claims}{made}"]
-    return [f"{name}to be signalled by {producer.describe()}, {_doing(producer)}"]
+    state: TimelineState
+    value: int
+    payload: int
+    failure: BaseException | None
+    producer: Submission | None = None
+    highest: int | None = None
+    """The highest claim on a timeline where nobody claims this value."""
+    circular: bool = False
+    """The producer is one of those that led here..."""
+    missing: Target | None = None
+    """...by way of this timepoint, which it does not claim: so what is missing is its signal."""
 
 
-def _doing(submission: Submission) -> str:
-    stage = submission._stage
-    if stage == HELD:
-        return "held"
-    if stage == READY:
-        return submission._device._why_not_issued(submission)
-    if stage == ISSUED:
-        return "issued and not over yet"
-    return STAGES[stage]
+class _Walk:
+    """Goes down from targets, depth first. A submission that was met before is not gone through again."""
+
+    def __init__(self) -> None:
+        self._met: set[Submission] = set()
+        # What leads to the current link, so that meeting one of it again is a cycle; its places; and where it went on
+        # with who claims a higher value, because nobody claims the one that is waited for.
+        self._path: list[Submission] = []
+        self._places: dict[Submission, int] = {}
+        self._guesses: list[tuple[int, Target]] = []
+        self._claims: dict[TimelineState, _Claims] = {}
+
+    def down_from(self, target: Target) -> list[_Link]:
+        """Return the links from a target down."""
+        links: list[_Link] = []
+        stack: list[tuple[int, Target]] = [(0, target)]
+        while stack:
+            depth, (state, value) = stack.pop()
+            self._back_to(depth)
+            link = self._link(state, value)
+            links.append(link)
+            producer = link.producer
+            if producer is not None and producer not in self._met:
+                self._enter(producer, link)
+                stack += [(depth + 1, wait) for wait in reversed((producer._pending or {}).copy().items())]
+        self._back_to(0)
+        return links
+
+    def _enter(self, submission: Submission, link: _Link) -> None:
+        self._met.add(submission)
+        self._places[submission] = len(self._path)
+        if link.highest is not None:
+            self._guesses.append((len(self._path), (link.state, link.value)))
+        self._path.append(submission)
+
+    def _back_to(self, depth: int) -> None:
+        while len(self._path) > depth:
+            del self._places[self._path.pop()]
+        while self._guesses and self._guesses[-1][0] >= depth:
+            self._guesses.pop()
+
+    def _link(self, state: TimelineState, value: int) -> _Link:
+        """Find out who is to take a timeline to a value: the one that claims it, else the next above."""
+        payload, failure = state.payload, state.failure
+        if payload >= value or failure is not None:
+            return _Link(state, value, payload, failure)
+        claim = state.claims.get(value)
+        producer = None if claim is None else claim()
+        if producer is None:
+            claims = self._claims.get(state)
+            if claims is None:
+                claims = self._claims[state] = _Claims(state)
+            above = claims.above(value)
+            return _Link(
+                state, value, payload, None, above if self._helps(above, state, value) else None, claims.highest
+            )
+        place = self._places.get(producer)
+        if place is None:
+            return _Link(state, value, payload, None, producer)
+        missing = self._guesses[-1][1] if self._guesses and self._guesses[-1][0] > place else None
+        return _Link(state, value, payload, None, producer, None, True, missing)
+
+    def _helps(self, above: Submission | None, state: TimelineState, value: int) -> bool:
+        """Whether who claims more can bring a value: not if it waits for that itself. Then the signal is missing."""
+        return above is not None and above not in self._places and (above._pending or {}).get(state, -1) < value
+
+
+class _Claims:
+    """All claims on one timeline, in order: made once, for all that look above."""
+
+    def __init__(self, state: TimelineState) -> None:
+        known = [(value, found) for value, claim in state.claims.copy().items() if (found := claim()) is not None]
+        known.sort(key=itemgetter(0))
+        self._values = [value for value, _ in known]
+        self._submissions = [submission for _, submission in known]
+
+    @property
+    def highest(self) -> int | None:
+        """The highest value that is claimed."""
+        return self._values[-1] if self._values else None
+
+    def above(self, value: int) -> Submission | None:
+        """Return who claims the next value above one."""
+        index = bisect_right(self._values, value)
+        return self._submissions[index] if index < len(self._values) else None
+
+
+class _Words:
+    """Tells links in words."""
+
+    def tell(self, link: _Link) -> str:
+        """Return a link as one line."""
+        state, value = link.state, link.value
+        if link.payload >= value:
+            return f"{state.describe()} has reached {value}: its payload is {link.payload}"
+        if link.failure is not None:
+            return f"{state.describe()} failed before {value}: {brief(link.failure)}"
+        what = "" if isinstance(state, Completion) else f"{state.describe()} at {value} (payload {link.payload}): "
+        if link.producer is None:
+            return f"{what}{_missing(state, link.highest)}"
+        cycle = f" - which waits for {_circle(link)}" if link.circular else ""
+        return f"{what}to be signalled by {link.producer.describe()}, {self._doing(link.producer)}{cycle}"
+
+    def _doing(self, submission: Submission) -> str:
+        stage = submission._stage
+        if stage == HELD:
+            return "held"
+        if stage == READY:
+            return submission._device._why_not_issued(submission)
+        if stage == ISSUED:
+            return pool.why_waiting() if submission in self._queued else "issued and not over yet"
+        return STAGES[stage]
+
+    @cached_property
+    def _queued(self) -> set[Ticket]:
+        """The submissions that no host thread has come for."""
+        return pool.waiting()
+
+
+def _circle(link: _Link) -> str:
+    if link.missing is None:
+        return "this very signal: a cycle that can never resolve"
+    state, value = link.missing
+    return f"{state.describe()} at {value}: {_missing(state, None)}"
+
+
+def _missing(state: TimelineState, highest: int | None) -> str:
+    claims = "" if highest is None else f", the highest claim is {highest}"
+    made = "" if state.site is None else f"; made at {site_text(state.site)}"
+    return f"nobody has promised this signal{claims}{made}"

@@ -1,38 +1,108 @@
-"""File work: read and write in queue order, on the host-call threads (M14)."""
+"""File work: read and write in queue order, on the host-call threads (M14).
+
+A path is opened when the work runs, so that held work costs no descriptor. That it can be opened is looked at during
+the call, and it means then what it meant at the call, wherever the process has gone to. A file object with a
+descriptor is duplicated during the call, because the caller may close it before its turn comes (M18).
+
+Other file objects are anybody's Python code. It runs under no lock but one that belongs to the object, without which
+two operations would mix their seeks and reads. Whoever stands in line for that counts as at work among the host threads
+(M33): mostly it is a matter of microseconds.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import stat
 import threading
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, OutOfRangeError
-from .buffer import Buffer, Bytes, checked_int
+from ..driver import Download, Upload
+from ..errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from .buffer import Buffer, Bytes, checked_int, new_array
+from .process import in_child
+from .scheduling import submit
+from .submission import Submission
 
 if TYPE_CHECKING:
+    from _thread import LockType
+
     from .queue import Queue
 
 FileLike: TypeAlias = "str | os.PathLike[str] | BinaryIO"
+Path: TypeAlias = "str | bytes"
 
 _CHUNK = 8 << 20
-_seek_lock = threading.Lock()
+_END = 2**63 - 1
+"""The end of the longest file that there can be."""
+
+
+class _Locks:
+    """A lock for each file, as long as an operation keeps it.
+
+    Objects are known by their identity, for they need be neither hashable nor weakly referable. It is their own while
+    whoever keeps the lock keeps the object too.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        in_child(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()  # a finalizer may come here in the middle
+        self._known: WeakValueDictionary[int | Path, LockType] = WeakValueDictionary()
+
+    def of(self, key: int | Path) -> LockType:
+        """Return the lock of a file."""
+        with self._lock:
+            return self._known.setdefault(key, threading.Lock())
+
+    def __contains__(self, key: int | Path) -> bool:
+        return key in self._known
+
+
+_turns = _Locks()
+_to_be_made = _Locks()
+"""Kept by submitted work that will write to a path: `read_file` may be given it before there is a file."""
 
 
 class _File:
-    """A path or a file object, open for the life of one operation."""
+    """A path or a file object, checked during the call, for the life of one operation; closed behind a `with`."""
 
     def __init__(self, file: Any, *, write: bool) -> None:
         self._descriptor: int | None = None
-        self._object: Any = file
+        self._path: Path | None = None
+        self._object: Any = None
+        self._lock: LockType | None = None
+        self._write = write
         if isinstance(file, (str, bytes, os.PathLike)):
-            flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-            self._descriptor = os.open(file, flags | getattr(os, "O_BINARY", 0), 0o666)
+            self._path = _checked_path(file, write)
+            if write:
+                self._lock = _to_be_made.of(self._path)
         else:
-            # A descriptor of our own: the caller may close the object before its turn comes (M18).
             descriptor = _checked_object(file, write)
-            self._descriptor = None if descriptor is None else os.dup(descriptor)
+            if descriptor is None:
+                self._object = file
+                self._lock = _turns.of(id(file))
+            else:
+                self._descriptor = os.dup(descriptor)
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Open the file, if it was given as a path; before anything is read or written."""
+        if self._path is not None:
+            flags = os.O_WRONLY | os.O_CREAT if self._write else os.O_RDONLY
+            self._descriptor = os.open(self._path, flags | getattr(os, "O_BINARY", 0), 0o666)
 
     def read_into(self, target: Bytes, at: int) -> int:
         """Fill the target from byte `at`; returns how much there was."""
@@ -48,7 +118,8 @@ class _File:
     def _read_some(self, view: memoryview, at: int) -> int:
         if self._descriptor is not None:
             return os.preadv(self._descriptor, [view], at)
-        with _seek_lock:
+        assert self._lock is not None
+        with self._lock:
             self._object.seek(at)
             data = self._object.read(len(view))
         view[: len(data)] = data
@@ -56,21 +127,28 @@ class _File:
 
     def write_from(self, source: Bytes, at: int) -> None:
         """Write all of the source at byte `at`."""
-        view = source.data
-        if self._descriptor is None:
-            with _seek_lock:
-                self._object.seek(at)
-                self._object.write(view)
-            return
         done = 0
+        view = source.data
         while done < len(view):
-            done += os.pwrite(self._descriptor, view[done : done + _CHUNK], at + done)
+            done += self._write_some(view[done : done + _CHUNK], at + done)
+
+    def _write_some(self, view: memoryview, at: int) -> int:
+        if self._descriptor is not None:
+            return os.pwrite(self._descriptor, view, at)
+        assert self._lock is not None
+        with self._lock:
+            self._object.seek(at)
+            count = self._object.write(view)
+        if count == 0:
+            raise ResourceExhaustedError(f"write_file: {_name(self._object)} takes no more than {at} bytes")
+        return len(view) if count is None else int(count)
 
     def size(self) -> int:
         """Return the present size in bytes."""
         if self._descriptor is not None:
             return os.fstat(self._descriptor).st_size
-        with _seek_lock:
+        assert self._lock is not None
+        with self._lock:
             return int(self._object.seek(0, os.SEEK_END))
 
     def close(self) -> None:
@@ -83,85 +161,161 @@ class _File:
         self.close()
 
 
+def _name(file: Any) -> str:
+    return f"the file {getattr(file, 'name', file)!r}"
+
+
+def _checked_path(file: Any, write: bool) -> Path:
+    """Return a path as it is to be opened later; raises what opening it now would."""
+    path: Path = os.fspath(file)
+    if not path:
+        raise _os_error(errno.ENOENT, path)
+    if not os.path.isabs(path):
+        # Not normalised: behind a link, `..` is not what it looks like.
+        path = os.path.join(os.getcwd(), path) if isinstance(path, str) else os.path.join(os.getcwdb(), path)
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:
+        raise InvalidArgumentError(f"{path!r} cannot be the path of a file: {error}") from None
+    except FileNotFoundError:
+        if write:
+            _check_folder(path)
+        elif path not in _to_be_made:
+            raise
+        return path
+    if stat.S_ISDIR(mode):
+        raise _os_error(errno.EISDIR, path)
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        raise InvalidArgumentError(f"the file {path!r} is a pipe or a socket, and must be one that has offsets")
+    if not _may(path, os.W_OK if write else os.R_OK):
+        raise _os_error(errno.EACCES, path)
+    return path
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a file that cannot be made."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise _os_error(errno.ENOENT, path)
+    if not _may(folder, os.W_OK | os.X_OK):
+        raise _os_error(errno.EACCES, path)
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _os_error(code: int, path: Path) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
 def _checked_object(file: Any, write: bool) -> int | None:
+    """Return the descriptor behind a file object; None where it has to be read and written by its methods."""
     able = getattr(file, "writable" if write else "readable", None)
     if able is None or not hasattr(file, "seek"):
         raise TypeError(f"a file is a path or a binary file object, not {type(file).__name__}")
     if getattr(file, "closed", False):
-        raise InvalidArgumentError(f"the file {getattr(file, 'name', file)!r} is closed")
+        raise InvalidArgumentError(f"{_name(file)} is closed")
     if not able():
         need = "writing" if write else "reading"
-        raise InvalidArgumentError(f"the file {getattr(file, 'name', file)!r} is not open for {need}")
+        raise InvalidArgumentError(f"{_name(file)} is not open for {need}")
     if hasattr(file, "encoding"):
-        raise TypeError(f"the file {getattr(file, 'name', file)!r} is open in text mode, and must be binary")
-    try:
-        descriptor = file.fileno()
-    except (AttributeError, OSError):
+        raise TypeError(f"{_name(file)} is open in text mode, and must be binary")
+    # One that unpacks, as of `gzip.open`, has a descriptor too, but what is there is not what it reads.
+    if not isinstance(getattr(file, "raw", file), io.FileIO):
         return None
-    if write:
-        file.flush()
-    return int(descriptor)
+    file.flush()  # what it still buffers stands before what is read or written here
+    return int(file.fileno())
+
+
+class _Part(Submission):
+    """A transfer that is a part of host work, which may be drained already."""
+
+    __slots__ = ()
+    _nested = True
+
+
+def transfer(queue: Queue, work: Upload | Download, buffer: Buffer) -> None:
+    """Move bytes for host work that is under way, and wait for them.
+
+    It is no write of its own that a host read would have to follow (M26), and no use of the buffer that a `close`
+    meanwhile could refuse (M18).
+    """
+    caller = _getframe(1)
+    submission = _Part(queue, work, (caller.f_code, caller.f_lasti))
+    submission._touches = (buffer._memory,)
+    submit(submission, None, None).wait()
 
 
 class FileRead:
     """Reads a range of a file into a buffer."""
 
     def __init__(self, queue: Queue, file: Any, target: Buffer, file_offset: Any, length: int | None) -> None:
-        self._at = _checked_offset(file_offset)
+        self._at = _checked_offset("read_file", file_offset, 0 if length is None else target.nbytes)
         self._file = _File(file, write=False)
         self._queue = queue
         self._target = target
         self._rest = length is None
 
     def __call__(self) -> None:
-        try:
-            target = self._target
-            if self._rest:
-                length = max(0, self._file.size() - self._at)
-                if length > target.nbytes:
-                    raise OutOfRangeError(
-                        f"read_file: the rest of the file is {length} bytes, which do not fit"
-                        f" the {target.nbytes} of {target._memory.describe()} here"
-                    )
-                target = target.subspan(0, length)
-            self._read(target)
-        finally:
-            self._file.close()
-
-    def _read(self, target: Buffer) -> None:
-        visible = target._visible()
-        into = np.empty(target.nbytes, np.uint8) if visible is None else visible
-        found = self._file.read_into(into, self._at)
+        with self._file as file:
+            file.open()
+            target = self._found(file)
+            visible = target._visible()
+            into = new_array((target.nbytes,), np.uint8, "read_file") if visible is None else visible
+            found = file.read_into(into, self._at)
         if found < target.nbytes:
             raise OutOfRangeError(
                 f"read_file: the file ends {target.nbytes - found} bytes short of the {target.nbytes} asked for"
                 f" at {self._at}"
             )
         if visible is None:
-            self._queue.upload(into, target).wait()
+            transfer(self._queue, Upload(into, target), target)
+
+    def _found(self, file: _File) -> Buffer:
+        """Return the target, or as much of it as the rest of the file takes."""
+        if not self._rest:
+            return self._target
+        target = self._target
+        length = max(0, file.size() - self._at)
+        if length > target.nbytes:
+            raise OutOfRangeError(
+                f"read_file: the rest of the file is {length} bytes, which do not fit"
+                f" the {target.nbytes} of {target._memory.describe()} here"
+            )
+        return target.subspan(0, length)
 
 
 class FileWrite:
     """Writes a range of a buffer into a file."""
 
     def __init__(self, queue: Queue, file: Any, source: Buffer, file_offset: Any) -> None:
-        self._at = _checked_offset(file_offset)
+        self._at = _checked_offset("write_file", file_offset, source.nbytes)
         self._file = _File(file, write=True)
         self._queue = queue
         self._source = source
 
     def __call__(self) -> None:
-        try:
-            visible = self._source._visible()
-            if visible is None:
-                visible = self._queue.download(self._source).result()
-            self._file.write_from(visible, self._at)
-        finally:
-            self._file.close()
+        with self._file as file:
+            source = bytes_of(self._queue, self._source, "write_file")
+            file.open()
+            file.write_from(source, self._at)
 
 
-def _checked_offset(offset: Any) -> int:
+def bytes_of(queue: Queue, source: Buffer, what: str) -> Bytes:
+    """Return the bytes of a buffer to host work that is under way."""
+    visible = source._visible()
+    if visible is not None:
+        return visible
+    copied = new_array((source.nbytes,), np.uint8, what)
+    transfer(queue, Download(source, copied), source)
+    return copied
+
+
+def _checked_offset(what: str, offset: Any, length: int) -> int:
     at = checked_int(offset, "file offset")
     if at < 0:
-        raise OutOfRangeError(f"the file offset is {at}, and must be 0 or more")
+        raise OutOfRangeError(f"{what}: the file offset is {at}, and must be 0 or more")
+    if at + length > _END:
+        raise OutOfRangeError(f"{what}: no file reaches to {length} bytes behind the file offset {at}")
     return at

@@ -24,9 +24,9 @@ from ..errors import DeadlineExceededError, FailedPreconditionError, InvalidArgu
 from . import process
 from .arming import arm
 from .background import reaper
-from .lock import core_lock, interrupted_here
+from .lock import call_driver, core_lock, interrupted_here
 from .progress import look, poll_devices
-from .thread_state import Firing, thread_state
+from .thread_state import Firing, drain, thread_state
 from .timeline import TimelineState, add_waiter_locked, failed_error, remove_waiter_locked
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def watch(submission: Submission) -> None:
         and not interrupted_here()
         and timeline.watch(submission.epoch)
     ):
-        timeline.advance()
+        call_driver(timeline.advance)
 
 
 def wait_for(state: TimelineState, value: int, timeout: float | None) -> None:
@@ -223,6 +223,8 @@ def wait_targets(targets: list[Target], *, any_of_them: bool, timeout: float | N
             return index
         raise _deadline(targets, 0.0)
     _refuse_blocking(targets)
+    if thread_state.queue:
+        drain()  # two interrupts, one upon the other, may have left something there: nobody else would run it
     deadline = None if timeout is None else monotonic() + timeout
     if len(targets) == 1 and is_lasting(timeout):
         state, value = targets[0]

@@ -14,7 +14,7 @@ from ..driver import Allocate, Work
 from ..errors import AbortedError, ResourceExhaustedError
 from .arming import arm, arm_submission, promise_for
 from .background import reaper
-from .lock import core_lock
+from .lock import core_lock, inside
 from .process import refuse_forked
 from .retirement import leave_waits_locked, retire
 from .submission import FINISHING, HELD, ISSUED, READY, RETIRED, Submission, claims_of
@@ -80,7 +80,11 @@ def _try_promises(submission: Submission) -> bool:
         launch(submission)
     except BaseException as error:
         if mine:
-            give_up(submission, error)
+            try:
+                give_up(submission, error)
+            except BaseException:
+                reaper.leave(give_up, submission, error)  # one interrupt came upon another
+                raise
         raise
     return True
 
@@ -138,18 +142,21 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
         if type(submission._work) is HostWork:
             device._run_on_host(submission, submission._work)
             return True
-        if not submission._queue._port.issue(submission, submission._work, waits):  # type: ignore[arg-type]
+        inside.driver = True
+        try:
+            taken = submission._queue._port.issue(submission, submission._work, waits)  # type: ignore[arg-type]
+        finally:
+            inside.driver = False
+        if not taken:
             return not _take_back(submission)  # it stays in sight among the issued until the caller puts it elsewhere
     except BaseException as error:
         # This frame runs on the caller's stack: by the traceback the error would pin the locals of all who called.
         error.__traceback__ = None
-        if isinstance(error, ResourceExhaustedError) and type(submission._work) is Allocate and not submission.taken:
-            if _take_back(submission):
-                device._starve(submission, error)
-            return True
-        give_up(submission, error)
-        if submission.timeline is not None:
-            reaper.leave(promise, submission)
+        try:
+            _not_issued(submission, error)
+        except BaseException:
+            reaper.leave(_not_issued, submission, error)  # one interrupt came upon another
+            raise
         if not isinstance(error, Exception):
             raise
         return True
@@ -160,6 +167,17 @@ def issue(submission: Submission, waits: Sequence[tuple[EpochTimeline, int]]) ->
             reaper.leave(promise, submission)
             raise
     return True
+
+
+def _not_issued(submission: Submission, error: BaseException) -> None:
+    """The driver raised, or somebody interrupted it: put an allocation among those that starve, and fail the rest."""
+    if isinstance(error, ResourceExhaustedError) and type(submission._work) is Allocate and not submission.taken:
+        if _take_back(submission):
+            submission._device._starve(submission, error)
+        return
+    give_up(submission, error)
+    if submission.timeline is not None:
+        reaper.leave(promise, submission)
 
 
 def _take_back(submission: Submission) -> bool:

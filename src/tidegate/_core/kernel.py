@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Workgroups = tuple[int, int, int]
 
+MOST_BINDINGS = 2**16
+"""Far more than any device takes: what a kernel is made of grows with them."""
+
 
 class Kernel:
     """One function with an implementation per driver, so that the same program runs everywhere.
@@ -52,8 +55,10 @@ class Kernel:
     ) -> None:
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidArgumentError(f"kernel {name!r}: the name must be an identifier")
-        if checked_int(bindings, "number of bindings") < 0:
-            raise InvalidArgumentError(f"kernel {name!r}: it declares {bindings} bindings, and must have 0 or more")
+        if not 0 <= checked_int(bindings, "number of bindings") <= MOST_BINDINGS:
+            raise InvalidArgumentError(
+                f"kernel {name!r}: it declares {bindings} bindings, and must have 0..{MOST_BINDINGS}"
+            )
         size = checked_workgroups(workgroup, f"kernel {name!r}: workgroup")
         if 0 in size:
             raise InvalidArgumentError(f"kernel {name!r}: the workgroup {size} has a zero in it")
@@ -169,6 +174,7 @@ class Function:
         if (x > most[0] or y > most[1] or z > most[2]) and 0 not in workgroups:
             raise InvalidArgumentError(f"function {self.name!r}: {workgroups} workgroups are more than {most}")
         if local is not None and local_memory > local:
+            local_memory = checked_int(local_memory, "local memory")  # or it could not be written out
             raise InvalidArgumentError(
                 f"function {self.name!r}: {local_memory} bytes of local memory are more than the {local} that it can"
                 " have on this device"

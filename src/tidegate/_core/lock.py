@@ -16,8 +16,36 @@ grain would buy nothing. The rules that keep it cheap and safe:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 core_lock = threading.RLock()
 
-interrupted_here = core_lock._is_owned  # type: ignore[attr-defined]
-"""Whether this thread is inside a section already, so that the caller runs in a finalizer or a signal handler."""
+_is_owned = core_lock._is_owned  # type: ignore[attr-defined]
+
+
+class Inside(threading.local):
+    """What this thread is in the middle of."""
+
+    driver = False
+    """A driver's call, which may hold locks and be half-way through an epoch: no other call may begin there."""
+
+
+inside = Inside()
+
+
+def call_driver(function: Callable[..., R], *arguments: Any) -> R:
+    """Call into a driver; what a signal handler or finalizer begins meanwhile is put off. For all but `issue`."""
+    before = inside.driver
+    try:
+        inside.driver = True
+        return function(*arguments)
+    finally:
+        inside.driver = before
+
+
+def interrupted_here() -> bool:
+    """Whether this thread is inside a section or a driver, so that the caller is a finalizer or a signal handler."""
+    return inside.driver or _is_owned()

@@ -13,7 +13,7 @@ from ..driver import Allocate, Barrier, Copy, Dispatch, Download, Fill, Free, Up
 from ..errors import InvalidArgumentError, OutOfRangeError
 from ..types import MEMORY_KINDS, MemoryKind
 from . import express
-from .buffer import Buffer, FreeRequest, Memory, checked_int, checked_shape, host_bytes_of
+from .buffer import Buffer, FreeRequest, Memory, checked_int, checked_shape, host_bytes_of, new_array
 from .checks import (
     checked_copy,
     checked_fill,
@@ -21,7 +21,7 @@ from .checks import (
     checked_target,
     update_data,
 )
-from .files import FileRead, FileWrite
+from .files import FileRead, FileWrite, bytes_of
 from .issuing import HostWork
 from .kernel import Function, Workgroups, checked_workgroups, is_plain
 from .recording import CommandBuffer
@@ -196,7 +196,7 @@ class Operations:
         span = checked_target(self._device, source, offset, length, "download")
         if out is None:
             kind, dims = checked_shape(span, np.uint8 if dtype is None else dtype, shape)
-            out = np.empty(dims, kind)
+            out = new_array(dims, kind, "download")
         else:
             _check_out(out, dtype, shape)
         if out.nbytes > span.nbytes:
@@ -245,10 +245,14 @@ class Operations:
         """Read from a file, given as a path or an object, when the waits are met.
 
         Without a length, the rest of the file from `file_offset`, which must fit. A file that is too short fails the
-        submission with OutOfRangeError.
+        submission with OutOfRangeError. A path is opened when the waits are met; a file object with a descriptor may
+        be closed once the call has returned, any other must stay open until the submission retires. Two operations on
+        one object never mix their seeks and reads.
 
         Raises:
-            FileNotFoundError: there is no file at the path.
+            FileNotFoundError: there is no file at the path, and no `write_file` submitted before will make one.
+            IsADirectoryError: there is a folder.
+            PermissionError: it may not be read.
 
         """
         span = checked_target(self._device, target, offset, length, "read_file")
@@ -267,7 +271,17 @@ class Operations:
         wait: Wait = None,
         signal: Signal = None,
     ) -> Submission:
-        """Write to a file, given as a path (made if need be, never truncated) or an object, when the waits are met."""
+        """Write to a file, given as a path or an object, when the waits are met.
+
+        The file at a path is made then, if need be, and never truncated; work that is refused or cancelled leaves none.
+        For file objects see `read_file`.
+
+        Raises:
+            FileNotFoundError: there is no folder in which the file could be made.
+            IsADirectoryError: there is a folder at the path.
+            PermissionError: it may not be written.
+
+        """
         span = checked_target(self._device, source, offset, length, "write_file")
         work = HostWork("write_file", FileWrite(self._queue, file, span, file_offset))
         return self._submit(work, wait, signal, (span._memory,), ())
@@ -390,9 +404,7 @@ def _scatter(queue: Queue, span: Buffer, out: npt.NDArray[Any]) -> Callable[[], 
     """Read into an array that is not contiguous: through a contiguous one."""
 
     def run() -> Any:
-        flat = span._visible()
-        if flat is None:
-            flat = queue.download(span).result()
+        flat = bytes_of(queue, span, "download")
         np.copyto(out, flat.view(out.dtype).reshape(out.shape))
         return out
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError
 from ..types import Statistics
+from .lock import call_driver
 
 if TYPE_CHECKING:
     from ..driver import DriverPool
@@ -31,7 +32,7 @@ class Pool:
     def trim(self) -> None:
         """Give back what is kept for reuse."""
         self.device._await_releases()
-        self._pool.trim()
+        call_driver(self._pool.trim)
 
     def _checked(self, device: Device) -> DriverPool:
         if self.device is not device:
@@ -43,6 +44,6 @@ class Pool:
 
 def memory_counts(pool: DriverPool) -> dict[str, int | None]:
     """Return the memory part of `Statistics`."""
-    counts = dict(pool.statistics())
+    counts = dict(call_driver(pool.statistics))
     counts["reserved_bytes"] = (counts["allocated_bytes"] or 0) + (counts["pooled_bytes"] or 0)
     return counts

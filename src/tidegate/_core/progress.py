@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .lock import interrupted_here
+from .lock import call_driver, interrupted_here
 from .process import in_child
 
 if TYPE_CHECKING:
@@ -33,4 +33,4 @@ def look(state: TimelineState) -> None:
         return
     for timeline in {submission.timeline for submission in state.promises.copy().values()}:
         assert timeline is not None, "only what a device counts is a promise"
-        timeline.advance()
+        call_driver(timeline.advance)

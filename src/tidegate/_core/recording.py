@@ -25,7 +25,7 @@ from ..types import Slot
 from .buffer import Buffer, Memory, checked_int
 from .checks import checked_copy, checked_counts, checked_fill, checked_pattern, checked_target, update_data
 from .kernel import Function, checked_workgroups
-from .lock import core_lock
+from .lock import call_driver, core_lock
 
 if TYPE_CHECKING:
     from .device import Device
@@ -111,7 +111,7 @@ class CommandBuffer:
         self._checked_when_bound = [command.work for command in self._commands if _is_checked_when_bound(command.work)]
         slots = max((span.index + 1 for span in self._slot_spans), default=0)
         recording = Recording(tuple(self._commands), slots, self.label, self.one_shot)
-        self._prepared = self.device._driver.prepare(recording)
+        self._prepared = call_driver(self.device._driver.prepare, recording)
         costs = [command.work.cost for command in self._commands]
         self._cost = None if None in costs else sum(cost or 0 for cost in costs)
         self._recording = recording
@@ -248,11 +248,12 @@ class CommandBuffer:
     def _range(self, target: Any, offset: Any, length: Any, what: str) -> Buffer | SlotSpan:
         self._refuse_ended()
         if isinstance(target, Slot):
+            index = checked_int(target.index, "index of a slot")
             start = checked_int(offset, "offset")
             size = None if length is None else checked_int(length, "length")
             if start < 0 or (size is not None and size < 0):
-                raise OutOfRangeError(f"{self.describe()}: {what} of slot {target.index} at {start}, length {size}")
-            return SlotSpan(target.index, start, size)
+                raise OutOfRangeError(f"{self.describe()}: {what} of slot {index} at {start}, length {size}")
+            return SlotSpan(index, start, size)
         return checked_target(self.device, target, offset, length, what)
 
     def _call(

@@ -6,15 +6,19 @@ from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from ..errors import AbortedError, FailedPreconditionError
-from . import express
+from ..errors import FailedPreconditionError
+from ..types import MAX_VALUE
+from . import express, unseen
+from .arming import arm
 from .background import reaper
-from .lock import core_lock
-from .submission import FINISHING, RETIRED, Submission, _Unseen
+from .lock import call_driver, core_lock
+from .submission import FINISHING, RETIRED, Submission
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import (
     TimelineState,
+    add_waiter_locked,
     collect_locked,
+    fail,
     fail_locked,
     forget_frames,
     raise_locked,
@@ -47,6 +51,8 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
                 if submission._touches:
                     submission._device._releasing[submission] = get_ident()
                 submission._stage = RETIRED
+        if error is not None and submission._line is not None:
+            arm(submission._line._state, MAX_VALUE)  # the lane's failure may wait for those in front
         _let_go(submission)
         device = submission._device
         if device._attention:
@@ -94,6 +100,8 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
     device = submission._device
     if submission._pending is not None:
         leave_waits_locked(submission)
+    if error is not None:
+        unseen.note(submission, error)  # first: the timelines take it over
     for point in submission._signals:
         _signal_locked(submission, point._state, point.value, error, out)
     for memory in submission._writes:
@@ -101,19 +109,12 @@ def _end_locked(submission: Submission, out: deque[Firing]) -> None:
             memory.write_error = error  # a host read after it fails too, and finds it before the write is gone
             memory.last_write = None
     completion = submission._completion
-    if error is not None and _is_news(submission, error):
-        submission._unseen = _Unseen(submission, error)
     if completion is not None:
         _signal_locked(submission, completion, 1, error, out)
     device._issued.pop(submission, None)
     if not submission._counted:
         submission._counted = True
         device._retired += 1
-
-
-def _is_news(submission: Submission, error: BaseException) -> bool:
-    """Whether a failure must be reported if nobody looks at the handle: nobody can learn it from a semaphore."""
-    return submission._unseen is None and not submission._signals and not isinstance(error, AbortedError)
 
 
 def leave_waits_locked(submission: Submission) -> None:
@@ -131,7 +132,10 @@ def _signal_locked(
     """Take one claimed timepoint to its value, or fail it."""
     claimed = submission._claims_locked(state, value)
     if error is not None:
-        fail_locked(state, error, out)
+        if _is_ahead_of_its_lane(submission, state, value):
+            add_waiter_locked(state, value - 1, _LaneFailure(state, error))
+        else:
+            fail_locked(state, error, out)
     elif claimed and state.failure is None:
         if state.payload < value:
             raise_locked(state, value, out)
@@ -143,6 +147,36 @@ def _signal_locked(
         state.promises.pop(value, None)
         del state.claims[value]
     settle_locked(state)
+
+
+def _is_ahead_of_its_lane(submission: Submission, state: TimelineState, value: int) -> bool:
+    """Whether a lane's operation ends before the one that it follows: cancelled, or for another wait that failed."""
+    line = submission._line
+    return line is not None and line._state is state and state.failure is None and state.payload < value - 1
+
+
+class _LaneFailure:
+    """Fails the timeline of a lane when it gets to the place of an operation that failed before its turn.
+
+    Failing it at once would reach the operations in front of that one, which do not depend on it (M17).
+    """
+
+    __slots__ = ("_error", "_state", "_unseen")
+    is_work = True
+
+    def __init__(self, state: TimelineState, error: BaseException) -> None:
+        self._state = state
+        self._error = error
+        self._unseen = unseen.record_of(error)  # kept until the lane carries it
+
+    def due(self, _state: TimelineState, error: BaseException | None, out: deque[Firing]) -> None:
+        """See `timeline.Waiter`."""
+        if error is None:
+            out.append(self)
+
+    def fire(self) -> None:
+        """It is the turn of the operation that failed."""
+        fail(self._state, self._error)
 
 
 def _overtaken(submission: Submission, name: str, payload: int, value: int) -> FailedPreconditionError:
@@ -193,7 +227,7 @@ def _retire_counted(submission: Submission) -> None:
 
 def _outcome(submission: Submission) -> BaseException | None:
     assert submission.timeline is not None
-    error = submission.timeline.outcome(submission.epoch)
+    error = call_driver(submission.timeline.outcome, submission.epoch)
     if error is not None or submission._doom is not None:
         return submission._doom or error
     for state, value, producer in submission._promised:
@@ -201,6 +235,5 @@ def _outcome(submission: Submission) -> BaseException | None:
             if producer._error is not None:
                 return producer._error
         elif state.payload < value and state.failure is not None:
-            state.seen = True
             return state.failure
     return None

@@ -74,7 +74,7 @@ def signals_of(signal: Any) -> tuple[Timepoint, ...]:
 def submit(submission: Submission, wait: Any, signal: Any) -> Submission:
     """Take a new submission in: claim its signals, then hold or issue it. Refusals raise and leave no trace."""
     port = submission._queue._port.express
-    if port is not None and _go_express(port, submission, wait, signal):
+    if port is not None and not submission._device._attention and _go_express(port, submission, wait, signal):
         return submission
     waits = waits_of(wait)
     signals = signals_of(signal)
@@ -225,8 +225,9 @@ class _ResolvedPoint:
 def _admit_locked(submission: Submission, waits: list[Target], signals: tuple[Timepoint, ...]) -> bool:
     """Claim the signals and stand in line at the waits. Returns whether the submission is ready."""
     device = submission._device
-    if device._refusal is not None:
-        raise device._refusal(submission)
+    refusal = None if device._refusal is None else device._refusal(submission)
+    if refusal is not None:
+        raise refusal
     _claim_locked(submission, signals)
     if waits and not (device._driver.promises and _promised_locked(submission, waits)):
         _line_up_locked(submission, waits)
@@ -320,7 +321,7 @@ def _line_up_locked(submission: Submission, waits: list[Target]) -> None:
             del pending[state]
             if state.payload < value and submission._doom is None:
                 submission._doom = state.failure
-                state.seen = True
+                submission._unseen = state.unseen
 
 
 def _note_uses(submission: Submission) -> None:

@@ -12,7 +12,6 @@ import weakref
 from sys import _getframe
 from typing import Any
 
-from ..errors import AbortedError
 from ..types import MAX_VALUE
 from . import process
 from .background import reaper
@@ -20,7 +19,7 @@ from .fast_path import SemaphoreBase, put_in_place
 from .host_wait import spin_for, wait_targets
 from .lock import core_lock
 from .progress import look
-from .timeline import TimelineState, advance, checked_value, fail, failed_error
+from .timeline import TimelineState, abandon, advance, checked_value, fail, failed_error
 from .timepoint import Timepoint
 
 _SHORT_WAIT = 0.001
@@ -72,7 +71,7 @@ class Semaphore(SemaphoreBase):
             # that for an owner. One that was made anew meanwhile is left alone.
             if state.owner is not None and state.owner() is self:
                 state.owner = None
-            reaper.leave(_abandon, state)
+            reaper.leave(abandon, state)
 
     def __repr__(self) -> str:
         state = self._state
@@ -99,7 +98,8 @@ class Semaphore(SemaphoreBase):
         state = self._state
         if state.promises:
             look(state)
-        state.seen = state.seen or state.failure is not None
+        if state.unseen is not None:
+            state.unseen.seen = True
         return state.failure
 
     def query(self) -> int:
@@ -218,9 +218,3 @@ def _check_forks() -> None:
 
 
 process.in_child(_check_forks)
-
-
-def _abandon(state: TimelineState) -> None:
-    owner = state.owner() if state.owner is not None else None
-    if owner is None:
-        fail(state, AbortedError(f"{state.describe()} was dropped at {state.payload}: nobody is left who could signal"))

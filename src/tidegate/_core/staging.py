@@ -11,6 +11,8 @@ import threading
 from bisect import insort
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import ClosedError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from .background import reaper
 from .buffer import Buffer, Bytes, checked_int
@@ -31,6 +33,7 @@ class StagingRange:
         self._staging: StagingBuffer | None = staging
         self.offset = offset
         self.nbytes = nbytes
+        assert staging._buffer is not None, "it is not closed"
         self.buffer: Buffer = staging._buffer.subspan(offset, nbytes)
         self.array: Bytes = staging._bytes[offset : offset + nbytes]
 
@@ -62,7 +65,7 @@ class StagingBuffer:
             raise InvalidArgumentError(f"staging buffer: the capacity is {capacity}, and must be above 0")
         self.device = device
         self.capacity = capacity
-        self._buffer = device.allocate(capacity, memory="host", label="staging")
+        self._buffer: Buffer | None = device.allocate(capacity, memory="host", label="staging")
         self._bytes = self._buffer._host_bytes(writable=True)
         self._lock = threading.RLock()  # not to be taken twice, but because it knows its owner
         self._gaps: list[tuple[int, int]] = [(0, capacity)]  # (begin, end), sorted, never touching
@@ -103,11 +106,12 @@ class StagingBuffer:
             if self._closed:
                 raise ClosedError("the staging buffer is closed")
             offset = self._take(size, step)
-        if offset is None:
+            found = None if offset is None else StagingRange(self, offset, size)
+        if found is None:
             raise ResourceExhaustedError(
                 f"staging buffer: no {size} bytes are free now; its capacity is {self.capacity}"
             )
-        return StagingRange(self, offset, size)
+        return found
 
     def _take(self, size: int, step: int) -> int | None:
         """Cut a range out of a gap: the first that fits behind the last one handed out, else from the start."""
@@ -143,3 +147,5 @@ class StagingBuffer:
         """Refuse new reservations; the memory goes with the last range."""
         with self._lock:
             self._closed = True
+            self._buffer = None  # the ranges that are out hold it, each for itself
+            self._bytes = np.empty(0, np.uint8)

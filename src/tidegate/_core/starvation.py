@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from ..driver import Free
 from ..errors import ResourceExhaustedError
+from .arming import arm_submission
+from .background import reaper
 from .following import dependents_locked
-from .lock import core_lock
+from .lock import core_lock, interrupted_here
 from .retirement import retire
 from .submission import RETIRED, Submission
 
@@ -22,9 +25,15 @@ class Starvation:
     """Whether a try was asked for while one was going on."""
 
     def __init__(self, device: Workload) -> None:
-        self._device = device
+        self._owner = weakref.ref(device)  # it holds this
         self._waiting: dict[Submission, ResourceExhaustedError] = {}
         self._trying: dict[Submission, ResourceExhaustedError] = {}
+
+    @property
+    def _device(self) -> Workload:
+        device = self._owner()
+        assert device is not None, "only the device itself comes here"
+        return device
 
     def __bool__(self) -> bool:
         # One that is being tried starves still: memory that comes back meanwhile must not go unnoticed.
@@ -42,7 +51,18 @@ class Starvation:
             self._device._attention = True
             known = submission in self._trying
         if not known:
+            self.listen()
             self.retry()
+
+    def listen(self) -> None:
+        """Have the devices tell when work in flight is over that will give memory back, whatever runs on behind it."""
+        if interrupted_here():
+            reaper.leave(self.listen)
+            return
+        with core_lock:
+            helpers = [submission for submission in self._device._issued if _gives_back(submission)]
+        for submission in helpers:
+            arm_submission(submission)
 
     def retry(self) -> None:
         """Memory may have come back: try all of them, and fail them when nothing can help.

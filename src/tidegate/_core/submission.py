@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver import Barrier
 from ..errors import AbortedError
-from . import process
+from . import process, unseen
 from .awaiting import wait_async
 from .background import reaper
 from .host_wait import is_lasting, wait_for, watch
-from .lock import core_lock, interrupted_here
+from .lock import call_driver, core_lock, interrupted_here
 from .thread_state import Firing, drain, thread_state
-from .timeline import Site, TimelineState, brief, fail_locked
+from .timeline import Site, TimelineState, fail_locked
 
 if TYPE_CHECKING:
     from ..driver import EpochTimeline, Work
@@ -99,32 +99,6 @@ def _abandon(claim: Claim) -> None:
     drain()
 
 
-class _Unseen:
-    """Stands with a failure until somebody looks at it; reports it if nobody ever does (M21).
-
-    Only for submissions without signals: a semaphore that failed carries its failure itself.
-    """
-
-    __slots__ = ("error", "seen", "states", "text")
-
-    def __init__(self, submission: Submission, error: BaseException) -> None:
-        self.seen = True  # until all is here: an interrupted constructor has nothing to report
-        self.text = submission.describe()
-        self.error = error
-        self.states: list[TimelineState] = [] if submission._completion is None else [submission._completion]
-        self.seen = False
-
-    def __del__(self) -> None:
-        if not (self.seen or process.here.exiting or any(state.seen for state in self.states)):
-            reaper.leave(_report, self.text, self.error)
-
-
-def _report(text: str, error: BaseException) -> None:
-    import logging  # here, because importing it costs as much as a third of Tidegate
-
-    logging.getLogger("tidegate").error("the failure of %s was never looked at: %s", text, brief(error), exc_info=error)
-
-
 class Submission:
     """Work given to a queue: awaitable, waitable, usable in `wait=`, cancellable while it is held.
 
@@ -132,6 +106,8 @@ class Submission:
     """
 
     is_work = True
+    _nested = False
+    """Whether it is a part of other work, without which that cannot end: taken also while the device closes."""
 
     __slots__ = (
         "__weakref__",
@@ -180,7 +156,7 @@ class Submission:
         self._completion: Completion | None = None
         self._doom: BaseException | None = None
         self._error: BaseException | None = None
-        self._unseen: _Unseen | None = None
+        self._unseen: unseen.Unseen | None = None
         self._ref: weakref.ref[Submission] | None = None
         self._result: Any = None
         self.epoch = 0
@@ -195,6 +171,7 @@ class Submission:
             pending.pop(state, None)
         if error is not None and self._doom is None:
             self._doom = error
+            self._unseen = unseen.record_of(error)
         if (not pending or self._doom is not None) and not self._queued:
             self._queued = True
             out.append(self)
@@ -230,7 +207,7 @@ class Submission:
         """Whether it is over, well or not. Never blocks."""
         if self._stage != RETIRED and not self._device._process.forked and not interrupted_here():
             if self.timeline is not None:
-                self.timeline.advance()
+                call_driver(self.timeline.advance)
             if self._stage == FINISHING:
                 _see_to_the_end(self)
         return self._stage == RETIRED
@@ -301,8 +278,6 @@ class Submission:
         return completion, 1
 
     def _begin_completion_locked(self, completion: Completion) -> None:
-        if self._unseen is not None:
-            self._unseen.states.append(completion)
         if self._stage != RETIRED:
             completion.calm = False
             completion.claims[1] = stake(self, completion, 1)
@@ -310,6 +285,7 @@ class Submission:
                 completion.promises[1] = self
             return
         completion.failure = self._error
+        completion.unseen = self._unseen
         completion.payload = 1 if self._error is None else 0
 
     def _weakly(self) -> weakref.ref[Submission]:

@@ -14,6 +14,7 @@ from .lock import core_lock, interrupted_here
 from .process import refuse_forked
 from .thread_state import Firing, drain, hand_over, thread_state
 from .timeline import TimelineState, add_waiter_locked, remove_waiter_locked
+from .unseen import look_at
 
 _ARMED, _DUE, _OVER, _CANCELLED = range(4)
 
@@ -47,6 +48,8 @@ class Subscription:
         function = self._function
         assert function is not None
         given = self._arguments()
+        if given:
+            look_at(self._error)
         # No call between this and the user's function: an interrupt comes before both, or into the function.
         self._phase = _OVER
         try:
@@ -99,7 +102,6 @@ def subscribe(subscription: Subscription) -> Subscription:
         with core_lock:
             if not add_waiter_locked(state, value, subscription):
                 subscription.due(state, None if state.payload >= value else state.failure, out)
-                state.seen = state.seen or state.payload < value
         if state.promises:
             arm(state, value)
         drain()

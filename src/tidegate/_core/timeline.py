@@ -21,20 +21,21 @@ heap are skipped. `finish` runs the steps again and is what an interrupted threa
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import InvalidArgumentError, SemaphoreFailedError, TidegateError
+from ..errors import AbortedError, InvalidArgumentError, SemaphoreFailedError, TidegateError
 from ..types import MAX_VALUE
 from . import process
 from .background import reaper
 from .fast_path import StateBase
 from .lock import core_lock, interrupted_here
 from .thread_state import Firing, drain, hand_over, thread_state
+from .unseen import Unseen, record_of
 
 if TYPE_CHECKING:
-    import weakref
     from types import CodeType
 
     from .semaphore import Semaphore
@@ -69,8 +70,8 @@ class TimelineState(StateBase):
         "owner",
         "process",
         "promises",
-        "seen",
         "site",
+        "unseen",
         "values",
         "waiters",
     )
@@ -78,7 +79,7 @@ class TimelineState(StateBase):
     def __init__(self, payload: int, label: str, site: Site | None) -> None:
         self.payload = payload
         self.failure: BaseException | None = None
-        self.seen = False
+        self.unseen: Unseen | None = None
         self.calm = GIL
         self.process = process.here
         self.high = payload
@@ -162,8 +163,6 @@ def collect_locked(state: TimelineState, out: deque[Firing]) -> None:
         bucket = waiters.get(value)
         if bucket is not None:
             reason = None if value <= state.payload else error
-            if reason is not None:
-                state.seen = True
             for waiter in bucket:
                 waiter.due(state, reason, out)
             del waiters[value]
@@ -183,6 +182,7 @@ def fail_locked(state: TimelineState, error: BaseException, out: deque[Firing]) 
     state.calm = False
     if state.failure is None:
         state.failure = error
+        state.unseen = record_of(error)
     collect_locked(state, out)
 
 
@@ -194,7 +194,11 @@ def advance(semaphore: Semaphore, value: Any) -> None:
     if state.process.forked:
         process.refuse_forked(state.process, state.describe())
     if interrupted_here():
+        # A finalizer may bring back what is collected with it: the semaphore has an owner until it has signalled.
+        if state.owner is None or state.owner() is None:
+            state.owner = weakref.ref(semaphore)
         reaper.leave(advance, semaphore, value)
+        reaper.leave(abandon, state)
         return
     out = thread_state.queue
     try:
@@ -251,12 +255,19 @@ def finish(state: TimelineState) -> None:
     drain()
 
 
+def abandon(state: TimelineState) -> None:
+    """Fail a timeline that nobody is left to signal (M12). A note to the reaper."""
+    if state.owner is None or state.owner() is None:
+        fail(state, AbortedError(f"{state.describe()} was dropped at {state.payload}: nobody is left who could signal"))
+
+
 def failed_error(state: TimelineState, value: int, semaphore: Semaphore | None = None) -> SemaphoreFailedError:
     """Return the error for somebody who waits for, or wants to signal, a failed timeline."""
     if semaphore is None and state.owner is not None:
         semaphore = state.owner()
     cause = state.failure
-    state.seen = True
+    if state.unseen is not None:
+        state.unseen.seen = True
     text = f"{state.describe()} failed at {state.payload}, before {value}: {brief(cause)}"
     error = SemaphoreFailedError(text, timepoint=None if semaphore is None else semaphore._at(value))
     error.__cause__ = cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from . import dlpack
-from .buffer import Buffer, Memory, checked_shape
+from .buffer import Buffer, Memory, checked_lengths, checked_shape, new_array
 from .process import in_child
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class BufferView:
 
     def _array(self, *, writable: bool = True) -> npt.NDArray[Any]:
         flat = self.buffer._host_bytes(writable=writable)
-        count = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        count = math.prod(self.shape) * self.dtype.itemsize
         return flat[:count].view(self.dtype).reshape(self.shape)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -160,15 +161,20 @@ def pinned_empty(
     """Return an uninitialised array in page-locked memory where `device` has that, else an ordinary one.
 
     Transfers from and to it need no staging.
+
+    Raises:
+        ResourceExhaustedError: there is no room.
+        InvalidArgumentError: no array has that shape.
+
     """
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise InvalidArgumentError(f"pinned_empty: dtype {kind} holds Python objects")
-    if device is None:
-        return np.empty(shape, kind)
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    nbytes = int(np.prod(dims, dtype=np.int64)) * kind.itemsize
-    storage = device._driver.allocate(nbytes, "host")
-    flat = storage.host()
-    assert flat is not None, "host memory is visible to the host"
-    return flat[:nbytes].view(kind).reshape(dims)
+    dims = checked_lengths(shape, kind, "pinned_empty")
+    nbytes = math.prod(dims) * kind.itemsize
+    if device is not None and nbytes:
+        device._refuse_closed()
+        flat = device._allocate_now(nbytes, "host").host()
+        if flat is not None:
+            return flat[:nbytes].view(kind).reshape(dims)
+    return new_array(dims, kind, "pinned_empty")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 import weakref
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from threading import get_ident
+from threading import TIMEOUT_MAX, get_ident
 
 from ..driver import DriverDevice, EpochTimeline, Storage
 from ..errors import (
@@ -27,13 +28,15 @@ from .arming import arm_submission
 from .background import reaper
 from .following import followers_locked
 from .host_calls import pool as host_pool
-from .host_wait import breathe, wait_all
+from .host_wait import breathe
 from .issuing import HostWork, issue
-from .lock import core_lock, interrupted_here
+from .lock import call_driver, core_lock, inside, interrupted_here
 from .retirement import advance, retire
 from .starvation import Starvation
 from .submission import HELD, RETIRED, Submission
+from .subscription import when_over
 from .thread_state import thread_state
+from .unseen import Unseen
 
 _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
@@ -49,9 +52,27 @@ class Sink:
     def __init__(self, workload: Workload) -> None:
         self._workload = weakref.ref(workload)
 
-    finished = staticmethod(retire)
-    wake = staticmethod(advance)
-    advance = staticmethod(advance)
+    # A driver may report from the very call in which the core has come to it. What the core does then is its own.
+
+    @staticmethod
+    def finished(ticket: Submission, error: BaseException | None = None) -> None:
+        before = inside.driver
+        try:
+            inside.driver = False
+            retire(ticket, error)
+        finally:
+            inside.driver = before
+
+    @staticmethod
+    def advance(timeline: EpochTimeline) -> None:
+        before = inside.driver
+        try:
+            inside.driver = False
+            advance(timeline)
+        finally:
+            inside.driver = before
+
+    wake = advance
 
     def room(self) -> None:
         workload = self._workload()
@@ -60,8 +81,14 @@ class Sink:
 
     def lost(self, error: BaseException) -> None:
         workload = self._workload()
-        if workload is not None:
+        if workload is None:
+            return
+        before = inside.driver
+        try:
+            inside.driver = False
             workload._lose(error)
+        finally:
+            inside.driver = before
 
 
 class Poller:
@@ -74,10 +101,10 @@ class Poller:
     def __call__(self) -> bool:
         if interrupted_here():
             return False
-        done = self._poll()
+        done = call_driver(self._poll)
         for timeline in tuple(self.timelines):
             if timeline.in_flight:
-                timeline.advance()
+                call_driver(timeline.advance)
         return done
 
 
@@ -92,7 +119,7 @@ class Workload:
     def __init__(self, driver: DriverDevice) -> None:
         self._driver = driver
         self._process = process.here
-        self._refusal: Callable[[Submission], Exception] | None = None
+        self._refusal: Callable[[Submission], Exception | None] | None = None
         self._lost: BaseException | None = None
         self._held: dict[int, weakref.ref[Submission]] = {}
         self._issued: dict[Submission, None] = {}
@@ -101,6 +128,7 @@ class Workload:
         self._visits = 0
         self._releasing: dict[Submission, int] = {}
         self._starvation = Starvation(self)
+        self._failures: weakref.WeakSet[Unseen] = weakref.WeakSet()
         self._attention = False
         self._submitted = 0
         self._retired = 0
@@ -147,15 +175,6 @@ class Workload:
                     submissions=running,
                 ) from None
 
-    def _closed_error(self, submission: Submission) -> Exception:
-        return ClosedError(f"{submission._kind} on {submission._queue.describe()}: the device is closed")
-
-    def _forked_error(self, submission: Submission) -> Exception:
-        return FailedPreconditionError(
-            f"{submission._kind} on {submission._queue.describe()}: the device was opened before this process"
-            " was forked"
-        )
-
     def _lose(self, cause: BaseException) -> None:
         """The device is gone: everything on it and held for it fails (M36)."""
         error = cause if isinstance(cause, DeviceLostError) else DeviceLostError(f"{self.describe()} is lost: {cause}")
@@ -197,11 +216,11 @@ class Workload:
     def _allocate_now(self, nbytes: int, memory: MemoryKind) -> Storage:
         """Return storage, also where it is just on its way back."""
         try:
-            return self._driver.allocate(nbytes, memory)
+            return call_driver(self._driver.allocate, nbytes, memory)
         except ResourceExhaustedError:
             pass
         self._await_releases()
-        return self._driver.allocate(nbytes, memory)
+        return call_driver(self._driver.allocate, nbytes, memory)
 
     def _await_releases(self) -> None:
         """Let other threads release what work kept whose end they have told already."""
@@ -295,7 +314,8 @@ class Workload:
     def _count(self, submission: Submission, timeline: EpochTimeline) -> None:
         """A counting device took a submission."""
         self._poller.timelines.add(timeline)
-        if submission.epoch % _HOUSEKEEPING == 0:
+        # Memory that starving allocations wait for may come with any end, and nobody else need be listening for it.
+        if submission.epoch % _HOUSEKEEPING == 0 or self._starvation:
             arm_submission(submission)
 
 
@@ -306,15 +326,31 @@ def _kind_of(submission: Submission) -> object:
 
 
 def _wait_quietly(submission: Submission, timeout: float | None) -> None:
-    """Wait for the end of a submission, well or not."""
+    """Wait for the end of a submission, well or not; its failure does not count as looked at."""
     if submission._stage == RETIRED:
         return
+    gate = allocate_lock()
+    gate.acquire()
+    subscription = when_over(submission, gate.release)
     try:
-        wait_all([submission], timeout)
-    except DeadlineExceededError:
-        raise
-    except Exception:
-        pass
+        if not gate.acquire(timeout=-1 if timeout is None else min(timeout, TIMEOUT_MAX)) and not submission.done:
+            raise DeadlineExceededError(f"{submission.describe()} is not over", timeout=timeout)
+    finally:
+        subscription.cancel()
+
+
+def closed_error(submission: Submission) -> Exception | None:
+    """Return what a closed device refuses a submission with; not if that is a part of work which it still drains."""
+    if submission._nested:
+        return None
+    return ClosedError(f"{submission._kind} on {submission._queue.describe()}: the device is closed")
+
+
+def forked_error(submission: Submission) -> Exception:
+    """Return what the parent's device refuses a forked child's submission with."""
+    return FailedPreconditionError(
+        f"{submission._kind} on {submission._queue.describe()}: the device was opened before this process was forked"
+    )
 
 
 def _lost_error(error: BaseException, submission: Submission) -> Exception:
@@ -335,3 +371,4 @@ def _host_task(submission: Submission, work: HostWork) -> None:
     finally:
         thread_state.host_call_device = None
     retire(submission, error)
+    error = None  # this frame stands in its traceback: the two would keep each other

@@ -13,12 +13,15 @@ STATUS = {0: 0, 4: 2}
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--driver", required=True, metavar="NAME", help="Which driver to test: cpu, null, or one you registered.")
 @click.option("--require", is_flag=True, help="Fail if the driver is not available, instead of skipping.")
+@click.option(
+    "--programs", default=100, show_default=True, type=click.IntRange(0), help="How many random programs to run."
+)
 @json_option("Write the outcomes as JSON.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST ARGUMENTS]...")
-def conformance(driver: str, require: bool, json_file: str | None, arguments: tuple[str, ...]) -> int:
+def conformance(driver: str, require: bool, programs: int, json_file: str | None, arguments: tuple[str, ...]) -> int:
     """Run the conformance suite against a driver."""
     from tidegate import conformance as suite
 
     with wrong_use("--driver"):
-        status = suite.run(driver, require=require, arguments=list(arguments), json=json_file)
+        status = suite.run(driver, require=require, programs=programs, arguments=list(arguments), json=json_file)
     return STATUS.get(status, 1)

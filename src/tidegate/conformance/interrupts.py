@@ -2,7 +2,8 @@
 
 `interrupted_at(n)` raises KeyboardInterrupt at the n-th place inside the Tidegate package where CPython would really
 run a signal handler. A test repeats an operation with n = 1, 2, 3, ... until it comes through uninterrupted.
-`Striker` sends real signals, at random.
+`calls_at(n, function)` calls a function there instead, as a signal handler that raises nothing. `Striker` sends real
+signals, at random.
 
 **Where CPython looks for signals.** Not between any two instructions: only where the evaluation loop checks its
 "eval breaker". In CPython 3.11 to 3.13 that is
@@ -28,6 +29,9 @@ A Python function outside the package (`threading.Event.set`, say) counts as C c
 by one, the last of them has the same effect as one after the call. Where it is the way into a `with` it has not: an
 interrupt in `Condition.__enter__` comes after the lock was taken and before the body is sure to give it back. So a
 condition is entered by its lock. From 3.12 on such a place is found; in 3.11 it looks as if it were in the body.
+
+For a call nothing need be left out: a handler may come in a finalizer too, and after A is before B. The streams of
+`tidegate.testing` are a driver like any other then; what is simulated there stands for C code.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -51,6 +56,7 @@ from .threads import background
 
 _PACKAGE = os.path.dirname(os.path.abspath(tidegate.__file__)) + os.sep
 _TESTS = (os.path.join(_PACKAGE, "conformance") + os.sep, os.path.join(_PACKAGE, "testing") + os.sep)
+_STREAMS = os.path.join(_PACKAGE, "testing", "streams.py")
 
 
 class Interruption:
@@ -93,6 +99,14 @@ def interrupted_at(step: int) -> Iterator[Interruption]:
         interruption.raised = True
 
 
+@contextmanager
+def calls_at(step: int, function: Callable[[], object]) -> Iterator[Interruption]:
+    """Call `function` on this thread at the given step of the block, counted from 1, as a signal handler is called."""
+    interruption = Interruption(step)
+    with _watched(_Calls(interruption, function)):
+        yield interruption
+
+
 class _Places:
     """Counts the places and raises at the one that was asked for."""
 
@@ -101,14 +115,47 @@ class _Places:
         self._left = interruption.step
         self.interrupt = KeyboardInterrupt()
 
+    def has(self, code: CodeType) -> bool:
+        """Whether there are places in code."""
+        return is_inside(code)
+
+    def parted(self, before: int | None, after: int | None) -> bool:
+        """Whether two neighbouring instructions are no place, because different handlers cover them."""
+        return before != after
+
     def passed(self, frame: FrameType) -> None:
-        if in_finalizer(frame):
-            return
+        if not in_finalizer(frame):
+            self._count(frame)
+
+    def _count(self, frame: FrameType) -> None:
         self._left -= 1
         if self._left == 0:
             code = frame.f_code
             self._interruption.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
-            raise self.interrupt
+            self.strike()
+
+    def strike(self) -> None:
+        raise self.interrupt
+
+
+class _Calls(_Places):
+    """Counts the places and calls a function at the one that was asked for."""
+
+    def __init__(self, interruption: Interruption, function: Callable[[], object]) -> None:
+        super().__init__(interruption)
+        self._function = function
+
+    def has(self, code: CodeType) -> bool:
+        return is_inside(code) or is_streams(code)
+
+    def parted(self, before: int | None, after: int | None) -> bool:
+        return False
+
+    def passed(self, frame: FrameType) -> None:
+        self._count(frame)
+
+    def strike(self) -> None:
+        self._function()
 
 
 #: Functions that the collector calls: finalizers, and the callback by which a weak set forgets.
@@ -135,6 +182,58 @@ def is_inside(code: CodeType) -> bool:
     """Whether code belongs to Tidegate itself, and not to its tests."""
     path = os.path.abspath(code.co_filename)
     return path.startswith(_PACKAGE) and not path.startswith(_TESTS)
+
+
+@cache
+def is_streams(code: CodeType) -> bool:
+    """Whether code belongs to the driver with in-order streams, which lies among the simulations and is none."""
+    return os.path.abspath(code.co_filename) == _STREAMS
+
+
+def in_simulation(frame: FrameType | None) -> bool:
+    """Whether a foreign library is at work, as a simulation of it: the real one is C code, without any place."""
+    while frame is not None:
+        if _simulates(frame.f_code) and not is_streams(frame.f_code):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class StuckError(BaseException):
+    """The main thread came no further."""
+
+
+@contextmanager
+def unless_stuck(seconds: float) -> Iterator[None]:
+    """Fail if the main thread is still in the block after so long: a lock that one thread takes twice is never given.
+
+    A signal takes it out, so that the locks it holds are given back and other tests are none the worse.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+    over = threading.Event()
+    places: list[str] = []
+
+    def stuck(number: int, frame: FrameType | None) -> None:
+        if not over.is_set():
+            places.append("".join(traceback.format_stack(frame)))
+            raise StuckError
+
+    def watch() -> None:
+        while not over.wait(seconds):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, stuck)
+    watching = background(watch)
+    try:
+        yield
+    except StuckError:
+        pass
+    finally:
+        over.set()
+        watching.result()
+        signal.signal(signal.SIGUSR1, before)
+    assert not places, f"the main thread came no further for {seconds:g} s in\n{places[0]}"
 
 
 # Real signals -------------------------------------------------------------------------------------------------------
@@ -204,7 +303,7 @@ if sys.version_info >= (3, 12):
         tool = next(number for number in range(6) if _monitoring.get_tool(number) is None)
 
         def entered(code: CodeType, offset: int) -> object:
-            if not is_inside(code):
+            if not places.has(code):
                 return _monitoring.DISABLE
             if threading.get_ident() == thread:
                 places.passed(sys._getframe(1))
@@ -215,14 +314,14 @@ if sys.version_info >= (3, 12):
         jumping: list[FrameType] = []
 
         def jumped(code: CodeType, offset: int, target: int) -> object:
-            if not is_inside(code) or target > offset:
+            if not places.has(code) or target > offset:
                 return _monitoring.DISABLE
             if threading.get_ident() == thread:
                 jumping.append(sys._getframe(1))
             return None
 
         def instruction(code: CodeType, offset: int) -> object:
-            if not is_inside(code):
+            if not places.has(code):
                 return _monitoring.DISABLE
             if jumping and jumping[-1] is sys._getframe(1):
                 places.passed(jumping.pop())
@@ -233,22 +332,22 @@ if sys.version_info >= (3, 12):
 
         def called(code: CodeType, offset: int, function: object, argument: object) -> object:
             # Comes with CALL, and decides about the C_RETURN that follows it.
-            if not is_inside(code):
+            if not places.has(code):
                 return _monitoring.DISABLE
             (in_c.discard if isinstance(function, _PYTHON) else in_c.add)(id(sys._getframe(1)))
             return None
 
         def c_returned(code: CodeType, offset: int, function: object, argument: object) -> object:
-            if is_inside(code) and threading.get_ident() == thread:
+            if places.has(code) and threading.get_ident() == thread:
                 in_c.discard(id(sys._getframe(1)))
                 places.passed(sys._getframe(1))
             return None
 
         def python_returned(code: CodeType, offset: int, value: object) -> object:
-            if is_inside(code):
+            if places.has(code):
                 return _monitoring.DISABLE
             caller = sys._getframe(1).f_back
-            if caller is None or not is_inside(caller.f_code) or threading.get_ident() != thread:
+            if caller is None or not places.has(caller.f_code) or threading.get_ident() != thread:
                 return None
             if not (id(caller) in in_c and _simulates(code)):
                 places.passed(caller)
@@ -300,7 +399,7 @@ class _Tracer:
         self._frames: dict[FrameType, _Frame] = {}
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not is_inside(frame.f_code):
+        if not self.places.has(frame.f_code):
             return None
         caller = frame.f_back
         if caller is not None and caller in self._frames and frame.f_code.co_name != "__init__":
@@ -344,7 +443,8 @@ class _Frame:
             return False
         if "JUMP" in name:
             return here < previous
-        return name == "RESUME" or _handler(self._code, previous) == _handler(self._code, here)
+        parted = self._tracer.places.parted
+        return name == "RESUME" or not parted(_handler(self._code, previous), _handler(self._code, here))
 
 
 @cache

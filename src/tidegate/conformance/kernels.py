@@ -12,6 +12,7 @@ The attributes are `tidegate.Kernel` objects; `load(device, kernel)` gives the f
 | saxpy | f32 x, f32 y | f32 a, u32 n | y[i] += a * x[i] |
 | add | f32 a, f32 b, f32 out | u32 n | out[i] = a[i] + b[i] |
 | increment | u32 x | u32 n | x[i] += 1 |
+| mix | u32 a, u32 b, u32 out | u32 factor, u32 n | out[i] = a[i] * factor + b[i], modulo 2**32 |
 | write_ids | u32 out | none | out[g] = g, g the linear index of the workgroup |
 | copy_counts | u32 source, u32 counts | none | copies three counts, for indirect dispatch |
 | fault | none | none | fails; only for subjects with the capability "fault" |
@@ -83,6 +84,13 @@ def _increment(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]) 
     _words(bindings[0])[: _reach(workgroups, constants[0])] += np.uint32(1)
 
 
+def _mix(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]) -> None:
+    factor, n = constants
+    count = _reach(workgroups, n)
+    a, b, out = (_words(binding)[:count] for binding in bindings)
+    out[:] = a * np.uint32(factor) + b
+
+
 def _write_ids(workgroups: Any, bindings: Bindings, constants: tuple[Any, ...]) -> None:
     count = int(np.prod([int(extent) for extent in workgroups]))
     _words(bindings[0])[:count] = np.arange(count, dtype=np.uint32)
@@ -126,6 +134,10 @@ tidegate_kernel void add(const float *a, const float *b, float *out, uint32_t n)
 tidegate_kernel void increment(uint32_t *x, uint32_t n) {
     tidegate_for(i, n) x[i] += 1;
 }""",
+    "mix": """
+tidegate_kernel void mix(const uint32_t *a, const uint32_t *b, uint32_t *out, uint32_t factor, uint32_t n) {
+    tidegate_for(i, n) out[i] = a[i] * factor + b[i];
+}""",
     "write_ids": """
 tidegate_kernel void write_ids(uint32_t *out) {
     uint32_t g = tidegate_group.id[0]
@@ -163,6 +175,10 @@ extern "C" __global__ void add(const float *a, const float *b, float *out, unsig
 extern "C" __global__ void increment(unsigned *x, unsigned n) {{
     {_CUDA_ITEM} x[i] += 1;
 }}""",
+    "mix": f"""
+extern "C" __global__ void mix(const unsigned *a, const unsigned *b, unsigned *out, unsigned factor, unsigned n) {{
+    {_CUDA_ITEM} out[i] = a[i] * factor + b[i];
+}}""",
     "write_ids": f"""
 extern "C" __global__ void write_ids(unsigned *out) {{
     unsigned g = {_CUDA_GROUP};
@@ -198,6 +214,10 @@ kernel void add(device const float *a [[buffer(0)]], device const float *b [[buf
     "increment": f"""{_METAL_HEAD}
 kernel void increment(device uint *x [[buffer(0)]], constant uint &n [[buffer(1)]],
     {_METAL_ITEM}) {{ if (i < n) x[i] += 1; }}""",
+    "mix": f"""{_METAL_HEAD}
+kernel void mix(device const uint *a [[buffer(0)]], device const uint *b [[buffer(1)]],
+    device uint *out [[buffer(2)]], constant uint &factor [[buffer(3)]], constant uint &n [[buffer(4)]],
+    {_METAL_ITEM}) {{ if (i < n) out[i] = a[i] * factor + b[i]; }}""",
     "write_ids": f"""{_METAL_HEAD}
 kernel void write_ids(device uint *out [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
     uint3 count [[threadgroups_per_grid]]) {{
@@ -228,6 +248,7 @@ affine = _kernel("affine", _affine, 2, [AFFINE, np.uint32], WIDTH)
 saxpy = _kernel("saxpy", _saxpy, 2, [np.float32, np.uint32], WIDTH)
 add = _kernel("add", _add, 3, [np.uint32], WIDTH)
 increment = _kernel("increment", _increment, 1, [np.uint32], WIDTH)
+mix = _kernel("mix", _mix, 3, [np.uint32, np.uint32], WIDTH)
 write_ids = _kernel("write_ids", _write_ids, 1, [], 1)
 copy_counts = _kernel("copy_counts", _copy_counts, 2, [], 1)
 #: On a real GPU it would take more than its own submission with it; only the simulated Metal runs that source.
@@ -267,7 +288,7 @@ DOES_NOT_COMPILE: Mapping[str, str] = {
 
 
 #: Every kernel of this module.
-ALL = (scale_offset, affine, saxpy, add, increment, write_ids, copy_counts, fault)
+ALL = (scale_offset, affine, saxpy, add, increment, mix, write_ids, copy_counts, fault)
 
 
 def load(device: tg.Device, kernel: tg.Kernel) -> tg.Function:

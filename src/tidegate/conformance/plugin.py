@@ -4,6 +4,7 @@ Loaded with `-p tidegate.conformance.plugin`; `tidegate conformance` does that. 
 
 - `--tidegate-driver NAME`: the subject, `cpu` if not given; see `subjects` for the names.
 - `--tidegate-require`: a driver that is not available here fails the run instead of skipping it.
+- `--tidegate-programs N`: how many random programs to run, 100 if not given.
 - `--tidegate-json FILE`: writes one record per test, with the rules it proves; `table` reads them.
 
 Marks: `rules("M6", "M7")` names the rules of the model a test proves (on the test, or as the module's `pytestmark`),
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     import tidegate as tg
 
     from .latches import Latch
+    from .scarcity import Scene
     from .subjects import Subject
     from .witnesses import Log
+    from .works import Works
 
 # Their asserts tell as much as those of the tests that call them.
-pytest.register_assert_rewrite(f"{__package__}.buffers", f"{__package__}.witnesses")
+pytest.register_assert_rewrite(f"{__package__}.buffers", f"{__package__}.witnesses", f"{__package__}.works")
 
 SUITE = Path(__file__).parent
 
@@ -53,6 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tidegate", "Tidegate conformance")
     group.addoption("--tidegate-driver", default="cpu", metavar="NAME", help="the subject to test (default: cpu)")
     group.addoption("--tidegate-require", action="store_true", help="fail if the driver is not available here")
+    group.addoption(
+        "--tidegate-programs", type=int, default=100, metavar="N", help="how many random programs to run (default: 100)"
+    )
     group.addoption("--tidegate-json", metavar="FILE", help="write one record per test, with the rules it proves")
 
 
@@ -272,6 +278,22 @@ def log() -> Log:
     from .witnesses import Log
 
     return Log()
+
+
+@pytest.fixture
+def works(device: tg.Device, subject: Subject) -> Works:
+    """Makes work of every kind on the device."""
+    from .works import Works
+
+    return Works(device, real="work" not in subject.lacks)
+
+
+@pytest.fixture
+def scene(small_device: tg.Device, latch: Latch, kernels: ModuleType) -> Scene:
+    """A small device, and what it takes to run out of its memory."""
+    from .scarcity import Scene
+
+    return Scene(small_device, latch, kernels)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Kernels: calling them with bindings and constants, and what is refused."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -197,6 +198,49 @@ def test_impossible_workgroups_are_refused_at_the_call(device: tg.Device, queue:
         with pytest.raises(TypeError):
             queue.dispatch(write_ids, wrong, bindings=[out], signal=semaphore.at(1))
     assert_still_claimable(queue, semaphore.at(1))
+
+
+# Local memory
+
+
+def too_much(device: tg.Device) -> list[int]:
+    """So many bytes of local memory that no kernel of the device can have them."""
+    most = device.info.limits.max_local_memory
+    return [*([] if most is None else [most + 1]), 2**32, 2**63 - 1, 2**63, 2**64 + 1, 2**200]
+
+
+@pytest.mark.rules("M16", "M32")
+@pytest.mark.parametrize("way", ["queue", "lane", "recording", "indirect"])
+def test_more_local_memory_than_there_is_is_refused_at_the_call(
+    device: tg.Device, queue: tg.Queue, kernels: ModuleType, way: str
+) -> None:
+    write_ids = kernels.load(device, kernels.write_ids)
+    out, counts = device.upload(np.full(4, 77, np.uint32)), device.upload(np.ones(3, np.uint32))
+    lane, commands, signal = device.lane(), device.record(), tg.Semaphore().at(1)
+    call: Callable[[int], object] = {
+        "queue": lambda n: queue.dispatch(write_ids, 1, bindings=[out], local_memory=n, signal=signal),
+        "lane": lambda n: lane.dispatch(write_ids, 1, bindings=[out], local_memory=n, signal=signal),
+        "recording": lambda n: commands.dispatch(write_ids, 1, bindings=[out], local_memory=n),
+        "indirect": lambda n: commands.dispatch_indirect(write_ids, counts=counts, bindings=[out], local_memory=n),
+    }[way]
+    for nbytes in (-1, -(2**63) - 1, *too_much(device)):
+        with pytest.raises(tg.InvalidArgumentError, match=r"write_ids.*local memory"):
+            call(nbytes)
+    commands.end()
+    tg.wait_all([queue.execute(commands), lane.barrier()], LIMIT)
+    assert_still_claimable(queue, signal)
+    assert set(words(out).tolist()) == {77}
+
+
+@pytest.mark.rules("M32")
+def test_a_kernel_that_uses_no_local_memory_may_be_given_some(
+    device: tg.Device, queue: tg.Queue, kernels: ModuleType
+) -> None:
+    write_ids = kernels.load(device, kernels.write_ids)
+    for nbytes in (0, 1, 100, 4096):
+        out = device.upload(np.full(4, 77, np.uint32))
+        queue.dispatch(write_ids, 4, bindings=[out], local_memory=nbytes).wait(LIMIT)
+        assert words(out).tolist() == [0, 1, 2, 3]
 
 
 # Pipelines

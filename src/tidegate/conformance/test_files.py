@@ -1,7 +1,7 @@
 """Files as sources and targets of queue operations."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 import tidegate as tg
 
-from .buffers import GUARD, guarded
+from .buffers import GUARD, contents, guarded
 from .latches import LIMIT
 from .witnesses import failure_of
 
@@ -27,6 +27,19 @@ def path(tmp_path: Path) -> Path:
     made = tmp_path / "thousand.bin"
     made.write_bytes(numbered(1000))
     return made
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """This process may open some fifty files more; the number is of those it may have in all."""
+    resource = pytest.importorskip("resource", reason="this system has no limit on open files")
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(free + 50, soft)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    yield most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def refuse(queue: tg.Queue, kind: type[BaseException], call: Callable[[tg.Timepoint], object]) -> None:
@@ -229,6 +242,130 @@ def test_writing_into_a_missing_folder_is_refused_at_the_call(
     refuse(queue, FileNotFoundError, lambda point: queue.write_file(buffer, nowhere, signal=point))
 
 
+def test_writing_to_a_new_path_makes_the_file_when_the_work_runs(
+    device: tg.Device, queue: tg.Queue, tmp_path: Path
+) -> None:
+    new, gate = tmp_path / "new.bin", tg.Semaphore()
+    held = queue.write_file(device.upload(np.full(4, 3, np.uint8)), new, wait=gate.at(1))
+    assert not new.exists()
+    gate.signal(1)
+    held.wait(LIMIT)
+    assert new.read_bytes() == b"\x03" * 4
+
+
+@pytest.mark.rules("M16", "M17", "M21")
+def test_a_write_that_is_refused_cancelled_or_fails_before_it_runs_makes_no_file(
+    device: tg.Device, queue: tg.Queue, tmp_path: Path
+) -> None:
+    new, buffer, gate = tmp_path / "new.bin", guarded(device, 64), tg.Semaphore()
+    refuse(queue, tg.OutOfRangeError, lambda point: queue.write_file(buffer, new, length=65, signal=point))
+    refuse(queue, tg.OutOfRangeError, lambda point: queue.write_file(buffer, new, file_offset=-1, signal=point))
+    nonsense: Any = "later"
+    refuse(queue, TypeError, lambda point: queue.write_file(buffer, new, wait=nonsense, signal=point))
+    assert queue.write_file(buffer, new, wait=gate.at(1)).cancel()
+    failed = queue.write_file(buffer, new, wait=gate.at(2))
+    gate.fail(ValueError("no"))
+    failure_of(failed)
+    assert not new.exists()
+
+
+def test_a_folder_is_refused_at_the_call(device: tg.Device, queue: tg.Queue, tmp_path: Path) -> None:
+    buffer = guarded(device, 8)
+    for folder in (tmp_path, f"{tmp_path}/"):
+        refuse(queue, IsADirectoryError, lambda point: queue.read_file(folder, buffer, signal=point))
+        refuse(queue, IsADirectoryError, lambda point: queue.write_file(buffer, folder, signal=point))
+
+
+def test_a_path_below_a_file_is_refused_at_the_call(device: tg.Device, queue: tg.Queue, path: Path) -> None:
+    buffer = guarded(device, 8)
+    refuse(queue, NotADirectoryError, lambda point: queue.read_file(path / "below", buffer, signal=point))
+    refuse(queue, NotADirectoryError, lambda point: queue.write_file(buffer, path / "below", signal=point))
+
+
+@pytest.mark.parametrize("nothing", ["", b"", "a\0b", "\ud800"], ids=["empty", "no bytes", "zero", "half a letter"])
+def test_what_can_be_no_path_is_refused_at_the_call(device: tg.Device, queue: tg.Queue, nothing: Any) -> None:
+    buffer = guarded(device, 8)
+    kind = (FileNotFoundError, tg.InvalidArgumentError)
+    with pytest.raises(kind):
+        queue.read_file(nothing, buffer)
+    with pytest.raises(kind):
+        queue.write_file(buffer, nothing)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_at_the_call_and_blocks_nobody(device: tg.Device, queue: tg.Queue, tmp_path: Path) -> None:
+    buffer, pipe = guarded(device, 8), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    refuse(queue, tg.InvalidArgumentError, lambda point: queue.read_file(pipe, buffer, length=8, signal=point))
+    refuse(queue, tg.InvalidArgumentError, lambda point: queue.write_file(buffer, pipe, signal=point))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="this user may do everything")
+def test_a_file_without_the_right_is_refused_at_the_call(
+    device: tg.Device, queue: tg.Queue, path: Path, tmp_path: Path
+) -> None:
+    buffer = guarded(device, 1000)
+    path.chmod(0o200)
+    refuse(queue, PermissionError, lambda point: queue.read_file(path, buffer, signal=point))
+    queue.write_file(device.upload(np.zeros(1, np.uint8)), path).wait(LIMIT)
+    path.chmod(0o400)
+    refuse(queue, PermissionError, lambda point: queue.write_file(buffer, path, signal=point))
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    refuse(queue, PermissionError, lambda point: queue.write_file(buffer, closed / "new", signal=point))
+
+
+@pytest.mark.rules("M5")
+def test_a_file_may_be_read_behind_the_held_write_that_makes_it(
+    device: tg.Device, queue: tg.Queue, tmp_path: Path
+) -> None:
+    new, gate, buffer = tmp_path / "new.bin", tg.Semaphore(), guarded(device, 4)
+    refuse(queue, FileNotFoundError, lambda point: queue.read_file(new, buffer, signal=point))
+    written = queue.write_file(device.upload(np.full(4, 3, np.uint8)), new, wait=gate.at(1))
+    read = queue.read_file(new, buffer, wait=written)
+    gate.signal(1)
+    read.wait(LIMIT)
+    assert contents(buffer).tolist() == [3] * 4
+
+
+def test_a_cancelled_write_makes_its_path_no_file_to_read(device: tg.Device, queue: tg.Queue, tmp_path: Path) -> None:
+    new, gate, buffer = tmp_path / "new.bin", tg.Semaphore(), guarded(device, 4)
+    written = queue.write_file(buffer, new, wait=gate.at(1))
+    read = queue.read_file(new, buffer, wait=written)
+    assert written.cancel()
+    assert isinstance(failure_of(read), tg.AbortedError)
+    refuse(queue, FileNotFoundError, lambda point: queue.read_file(new, buffer, signal=point))
+
+
+def test_a_file_that_is_gone_when_its_read_runs_fails_it(device: tg.Device, queue: tg.Queue, path: Path) -> None:
+    gate = tg.Semaphore()
+    read = queue.read_file(path, guarded(device, 1000), wait=gate.at(1))
+    path.unlink()
+    gate.signal(1)
+    assert isinstance(failure_of(read), FileNotFoundError)
+
+
+def test_a_relative_path_means_what_it_meant_at_the_call(
+    device: tg.Device, queue: tg.Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, value in ((here, 1), (there, 2)):
+        folder.mkdir()
+        (folder / "f").write_bytes(bytes([value] * 4))
+    monkeypatch.chdir(here)
+    gate, buffer = tg.Semaphore(), guarded(device, 4)
+    held = [
+        queue.read_file("f", buffer, wait=gate.at(1)),
+        queue.write_file(device.upload(np.full(4, 3, np.uint8)), b"new", wait=gate.at(1)),  # type: ignore[arg-type]
+    ]
+    monkeypatch.chdir(there)
+    gate.signal(1)
+    tg.wait_all(held, LIMIT)
+    assert contents(buffer).tolist() == [1] * 4
+    assert (here / "new").read_bytes() == b"\x03" * 4
+    assert not (there / "new").exists()
+
+
 # Order
 
 
@@ -314,3 +451,47 @@ def test_no_file_stays_open_after_the_work(device: tg.Device, queue: tg.Queue, p
         assert queue.read_file(path, buffer, wait=gate.at(1)).cancel()
     queue.barrier().wait(LIMIT)
     assert len(list(descriptors.iterdir())) <= before + 2
+
+
+@pytest.mark.slow
+@pytest.mark.rules("M14", "M20")
+def test_held_work_on_paths_keeps_no_file_open(
+    device: tg.Device, queue: tg.Queue, path: Path, few_descriptors: int
+) -> None:
+    """More of it than files may be open, and more of it runs in the end."""
+    gate, buffer = tg.Semaphore(), guarded(device, 1000)
+    reads = [queue.read_file(path, buffer, wait=gate.at(1)) for _ in range(few_descriptors)]
+    writes = [queue.write_file(buffer, path, wait=gate.at(1)) for _ in range(few_descriptors)]
+    gate.signal(1)
+    tg.wait_all([*reads, *writes], LIMIT)
+
+
+@pytest.mark.rules("M18")
+def test_a_buffer_closed_while_file_work_on_it_is_held_still_serves(
+    device: tg.Device, queue: tg.Queue, path: Path, tmp_path: Path
+) -> None:
+    gate, copied = tg.Semaphore(), guarded(device, 1000)
+    source, target = device.upload(np.full(8, 3, np.uint8)), guarded(device, 1000)
+    written = queue.write_file(source, tmp_path / "new.bin", wait=gate.at(1))
+    read = queue.read_file(path, target, wait=gate.at(1))
+    follower = queue.copy(target, copied, wait=read)
+    source.close()
+    target.close()
+    gate.signal(1)
+    tg.wait_all([written, follower], LIMIT)
+    assert (tmp_path / "new.bin").read_bytes() == b"\x03" * 8
+    assert contents(copied).tobytes() == numbered(1000)
+
+
+@pytest.mark.rules("M26")
+def test_the_end_of_a_file_read_is_no_write_that_comes_after_those_submitted_behind_it(
+    device: tg.Device, queue: tg.Queue, path: Path
+) -> None:
+    gate, buffer = tg.Semaphore(), guarded(device, 1000)
+    view = buffer.view(np.uint8)
+    read = queue.read_file(path, buffer)
+    filled = queue.fill(buffer, 9, wait=[read, gate.at(1)])
+    read.wait(LIMIT)
+    assert view.ready is filled
+    gate.signal(1)
+    assert set(contents(buffer).tolist()) == {9}

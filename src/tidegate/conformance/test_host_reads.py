@@ -4,6 +4,8 @@ A read with a timeout of 0 is a poll, so it tells without any race whether the r
 """
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import tidegate as tg
 
 from .buffers import GUARD, downloaded, guarded
 from .latches import LIMIT
+from .threads import background
 
 pytestmark = [pytest.mark.rules("M26"), pytest.mark.needs("work")]
 
@@ -171,6 +174,57 @@ def test_a_blocked_host_read_is_woken_by_the_write_it_waits_for(device: tg.Devic
     gate.signal(1)
     reader.join(LIMIT)
     assert found == [b"\x06" * 300_000]
+
+
+class Once:
+    """A timeout that is long when it is first looked at, and over by then."""
+
+    def __init__(self) -> None:
+        self.looked_at = threading.Event()
+
+    def __float__(self) -> float:
+        if self.looked_at.is_set():
+            return 0.0
+        self.looked_at.set()
+        return LIMIT
+
+
+@pytest.mark.rules("M8", "M26")
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda buffer, timeout: buffer.read(timeout=timeout),
+        lambda buffer, timeout: buffer.to_numpy(np.uint8, 16, timeout=timeout).tobytes(),
+    ],
+    ids=["read", "to_numpy"],
+)
+def test_a_host_read_has_one_timeout_for_all_that_it_waits_for(
+    device: tg.Device, queue: tg.Queue, read: Callable[[tg.Buffer, Any], bytes]
+) -> None:
+    """For the write before it, and for the bytes where the host cannot see them: it does not begin anew for these."""
+    buffer, gate, timeout = guarded(device, 16), tg.Semaphore(), Once()
+    queue.fill(buffer, 1, wait=gate.at(1))
+    reader = background(read, buffer, timeout)
+    assert timeout.looked_at.wait(LIMIT)
+    gate.signal(1)
+    assert reader.result() == b"\x01" * 16
+
+
+@pytest.mark.rules("M8", "M26")
+@pytest.mark.parametrize("timeout", [-1, float("nan"), -(2**70)])
+def test_an_impossible_timeout_of_a_host_read_is_refused_whether_or_not_it_would_wait(
+    device: tg.Device, queue: tg.Queue, timeout: float
+) -> None:
+    buffer = device.upload(np.full(16, GUARD, np.uint8), memory="shared")
+    for _ in range(2):
+        with pytest.raises(tg.InvalidArgumentError, match="timeout"):
+            buffer.read(timeout=timeout)
+        with pytest.raises(tg.InvalidArgumentError, match="timeout"), buffer.map(timeout=timeout):
+            pass
+        with pytest.raises(tg.InvalidArgumentError, match="timeout"), buffer.map(wait=(), timeout=timeout):
+            pass
+        held = queue.fill(buffer, 1, wait=tg.Semaphore(label="never").at(1))
+    held.cancel()
 
 
 @pytest.mark.rules("M26", "M27")

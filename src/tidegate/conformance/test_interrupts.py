@@ -109,10 +109,26 @@ SUBMITS: dict[str, Submit] = {
 }
 
 
-@pytest.mark.parametrize("operation", SUBMITS)
+#: Too large to be done in place, or by whoever waits: it goes to threads, or its end is seen by one.
+LARGE = 300_000
+
+LARGE_SUBMITS: dict[str, Submit] = {
+    "large-fill": SUBMITS["fill"],
+    "large-copy": lambda queue, buffer, wait, signal, ran: queue.copy(
+        buffer, buffer, length=LARGE // 2, target_offset=LARGE // 2, wait=wait, signal=signal
+    ),
+    "large-upload": lambda queue, buffer, wait, signal, ran: queue.upload(
+        np.zeros(LARGE, np.uint8), buffer, wait=wait, signal=signal
+    ),
+    "large-download": SUBMITS["download"],
+}
+
+
+@pytest.mark.parametrize("operation", SUBMITS | LARGE_SUBMITS)
 @pytest.mark.parametrize("held", [False, True], ids=["ready", "held"])
 def test_a_submit_is_all_or_nothing(device: tg.Device, queue: tg.Queue, operation: str, held: bool) -> None:
-    buffer = device.allocate(64)
+    buffer = device.allocate(LARGE if operation in LARGE_SUBMITS else 64)
+    submit = (SUBMITS | LARGE_SUBMITS)[operation]
 
     def attempt(step: int) -> Interruption:
         gate, one, other = tg.Semaphore(), tg.Semaphore(), tg.Semaphore()
@@ -120,7 +136,7 @@ def test_a_submit_is_all_or_nothing(device: tg.Device, queue: tg.Queue, operatio
         wait = [gate.at(1)] if held else None
         told = [Told(one.at(1)), Told(other.at(1))]
         with interrupted_at(step) as what:
-            SUBMITS[operation](queue, buffer, wait, [one.at(1), other.at(1)], ran)
+            submit(queue, buffer, wait, [one.at(1), other.at(1)], ran)
         if held:
             gate.signal(1)
         try:

@@ -112,3 +112,36 @@ def test_threads_may_share_a_lane(device: tg.Device, switch_often: None) -> None
     for works in all_at_once(4, lambda index: [lane.host_call(step) for _ in range(25)]):
         tg.wait_all(works, timeout=LIMIT)
     assert most == [1] * 100
+
+
+@pytest.mark.rules("M17")
+def test_a_failure_does_not_reach_what_was_submitted_to_the_lane_before_it(device: tg.Device, log: Log) -> None:
+    lane = device.lane()
+    gate, failed = tg.Semaphore(), tg.Semaphore()
+    error = RuntimeError("a wait of the third")
+    log.call(lane, "one", wait=gate.at(1))
+    second = log.call(lane, "two")
+    third = log.call(lane, "three", wait=failed.at(1))
+    fourth = log.call(lane, "four")
+    failed.fail(error)
+    assert failure_of(third) is error
+    gate.signal(1)
+    second.wait(timeout=LIMIT)
+    assert failure_of(fourth) is error
+    assert log.entries == ["one", "two"]
+
+
+@pytest.mark.rules("M17", "M21")
+def test_cancelling_an_operation_leaves_those_before_it_in_the_lane_alone(device: tg.Device, log: Log) -> None:
+    lane = device.lane()
+    gate = tg.Semaphore()
+    log.call(lane, "one", wait=gate.at(1))
+    second = log.call(lane, "two")
+    third = log.call(lane, "three")
+    fourth = log.call(lane, "four")
+    assert third.cancel()
+    assert isinstance(failure_of(third), tg.AbortedError)
+    gate.signal(1)
+    second.wait(timeout=LIMIT)
+    assert failure_of(fourth) is third.error
+    assert log.entries == ["one", "two"]

@@ -4,6 +4,7 @@ import gc
 import importlib
 import importlib.util
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,44 @@ def test_a_map_for_both_keeps_what_it_does_not_write(device: tg.Device) -> None:
         assert mapped[3] == 3
         mapped[3] = 99
     assert buffer.read(timeout=LIMIT) == bytes([0, 1, 2, 99, *range(4, 64)])
+
+
+@pytest.mark.rules("M26")
+@pytest.mark.parametrize(
+    "several",
+    [list, tuple, set, frozenset, dict.fromkeys, iter, lambda points: (point for point in points)],
+    ids=["list", "tuple", "set", "frozenset", "dict", "iterator", "generator"],
+)
+def test_a_map_waits_for_any_collection_of_timepoints_and_submissions(
+    device: tg.Device, queue: tg.Queue, several: Callable[[list[Any]], Any]
+) -> None:
+    buffer, gate = counted(device), tg.Semaphore()
+    held = queue.fill(buffer, 1, wait=gate.at(1))
+    points = [tg.Semaphore(1).at(1), held, gate.at(1)]
+    with pytest.raises(tg.DeadlineExceededError), buffer.map(wait=several(points), timeout=0):
+        pass
+    with buffer.map(wait=several([]), timeout=0) as mapped:
+        assert mapped.tolist() == list(range(64))
+    gate.signal(1)
+    with buffer.map(wait=several(points), timeout=LIMIT) as mapped:
+        assert set(mapped.tolist()) == {1}
+
+
+@pytest.mark.rules("M26")
+def test_a_map_waits_for_a_single_point_or_for_none(device: tg.Device, queue: tg.Queue) -> None:
+    buffer, gate = counted(device), tg.Semaphore()
+    held = queue.fill(buffer, 1, wait=gate.at(1))
+    for single in (held, gate.at(1)):
+        with pytest.raises(tg.DeadlineExceededError), buffer.map(wait=single, timeout=0):
+            pass
+    with buffer.map(wait=None, timeout=0) as mapped:
+        assert mapped.tolist() == list(range(64))
+    nonsense: Any
+    for nonsense in (3, "soon", [held, 3], buffer):
+        with pytest.raises(TypeError, match="wait="), buffer.map(wait=nonsense, timeout=0):
+            pass
+    gate.signal(1)
+    held.wait(LIMIT)
 
 
 def test_a_map_of_a_subspan_is_that_range_and_no_more(device: tg.Device) -> None:
@@ -421,3 +460,28 @@ def test_page_locked_arrays_are_plain_arrays(device: tg.Device, queue: tg.Queue)
     queue.upload(array, target).wait(LIMIT)
     assert np.array_equal(target.to_numpy(np.float32, (3, 5), timeout=LIMIT), array)
     assert tg.pinned_empty(7, np.uint8).shape == (7,)
+
+
+@pytest.mark.rules("M16")
+@pytest.mark.parametrize(
+    "shape", [-1, (2, -3), 2**62, 2**63, 2**64, (2**40, 2**40), (0, 2**63), (2**40, 0, 2**40), (1,) * 65], ids=str
+)
+def test_a_page_locked_array_of_an_impossible_shape_is_refused(device: tg.Device, shape: Any) -> None:
+    for where in (None, device):
+        with pytest.raises(tg.InvalidArgumentError, match="pinned_empty"):
+            tg.pinned_empty(shape, np.float32, device=where)
+
+
+@pytest.mark.rules("M16", "M22")
+def test_a_page_locked_array_for_which_there_is_no_room_is_refused(device: tg.Device) -> None:
+    for where in (None, device):
+        with pytest.raises(tg.ResourceExhaustedError):
+            tg.pinned_empty(2**56, np.uint8, device=where)
+
+
+@pytest.mark.rules("M35")
+def test_a_closed_device_gives_no_page_locked_array(open_device: Callable[..., tg.Device]) -> None:
+    device = open_device()
+    device.close(timeout=LIMIT)
+    with pytest.raises(tg.ClosedError):
+        tg.pinned_empty(3, np.uint8, device=device)

@@ -218,3 +218,52 @@ def test_a_forked_child_is_refused_what_its_parent_made_and_takes_nothing_away(
     assert ended.stderr == ""
     assert ended.stdout == "child 0 2 False\nparent 5\n"
     assert ended.returncode == 0
+
+
+OPENED_IN_CHILD = """
+    queue.fill(buffer, 1).wait(20)
+
+    def in_child():
+        infos = {info.name: info for info in tg.list_drivers()}
+        info = infos[device.info.driver]
+        try:
+            own = subject.open_device()
+        except tg.TidegateError as error:
+            assert not info.available, info
+            print(type(error).__name__, "forked" in str(error), "spawn" in str(error), "forked" in info.reason)
+            with tg.open_device("cpu") as other:
+                other.queue().barrier().wait(20)
+            return
+        assert info.available, info
+        for _ in range(3):
+            target = own.upload(np.zeros(1000, np.uint8))
+            own.queue().fill(target, 7).wait(20)
+            assert "work" in subject.lacks or target.read(timeout=20) == bytes([7]) * 1000
+        own.close(20)
+        print("opened")
+
+    child = os.fork()
+    if child == 0:
+        signal.alarm(15)
+        in_child()
+        sys.exit(5)
+
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    queue.fill(buffer, 2).wait(20)
+    with subject.open_device() as second:
+        second.queue().barrier().wait(20)
+    print("parent", status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.rules("M37")
+def test_a_forked_child_opens_a_device_of_its_own_or_is_told_why_not_and_what_to_do(
+    subject: Subject, pytestconfig: pytest.Config
+) -> None:
+    ended = run_script(pytestconfig, OPENED_IN_CHILD)
+    child, _, parent = ended.stdout.partition("\n")
+    assert ended.stderr == ""
+    assert child in ("opened", "DriverUnavailableError True True True", "FailedPreconditionError True True True")
+    assert parent == "parent 5\n"
+    assert ended.returncode == 0

@@ -6,7 +6,7 @@ compares the whole buffer afterwards: a transfer that strays shows up at its edg
 
 import array
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import tidegate as tg
 
 from .buffers import GUARD, downloaded, guarded, numbered
 from .latches import LIMIT
-from .witnesses import assert_still_claimable
+from .witnesses import assert_still_claimable, failure_of
 
 SHORT_LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 28, 31, 32, 33, 63, 64, 100, 255, 256, 1000, 1023, 4096)
 LONG_LENGTHS = (16384, 16388, 65532, 65535, 65536)
@@ -370,3 +370,96 @@ def test_zero_lengths_and_zero_size_buffers_are_legal_everywhere(device: tg.Devi
         assert target.read(timeout=LIMIT) == b""
     queue.copy(full, full, length=0).wait(LIMIT)
     assert full.read(timeout=LIMIT) == bytes([GUARD]) * 8
+
+
+# Beyond all memory
+
+
+HUGE = (2**31 + 1, 2**32 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 + 1, 2**200, 10**5000)
+NEGATIVE = (-1, -(2**31), -(2**63), -(2**63) - 1, -(2**64), -(10**5000))
+
+
+def ranged(device: tg.Device, queue: tg.Queue) -> dict[str, Callable[[int], object]]:
+    """Every call that takes an offset, a length or a shape."""
+    buffer, other = guarded(device, 64), guarded(device, 64)
+    lane, commands, one = device.lane(), device.record(), np.zeros(1, np.uint8)
+    return {
+        "fill offset": lambda n: queue.fill(buffer, 1, offset=n),
+        "fill length": lambda n: queue.fill(buffer, 1, length=n),
+        "fill both": lambda n: lane.fill(buffer, 1, offset=n, length=n),
+        "fill beyond": lambda n: queue.fill(buffer, 1, offset=n, length=-n),
+        "update": lambda n: queue.update(buffer, b"x", offset=n),
+        "upload": lambda n: lane.upload(one, buffer, offset=n),
+        "download offset": lambda n: queue.download(buffer, offset=n),
+        "download length": lambda n: queue.download(buffer, length=n),
+        "download shape": lambda n: lane.download(buffer, shape=n),
+        "download shapes": lambda n: queue.download(buffer, dtype=np.float64, shape=(n, n)),
+        "copy source": lambda n: queue.copy(buffer, other, source_offset=n),
+        "copy target": lambda n: lane.copy(buffer, other, target_offset=n),
+        "copy length": lambda n: queue.copy(buffer, other, length=n),
+        "recorded fill offset": lambda n: commands.fill(buffer, 1, offset=n),
+        "recorded fill length": lambda n: commands.fill(buffer, 1, length=n),
+        "recorded update": lambda n: commands.update(buffer, b"x", offset=n),
+        "recorded copy": lambda n: commands.copy(buffer, other, source_offset=n, length=n),
+        "subspan offset": lambda n: buffer.subspan(n),
+        "subspan length": lambda n: buffer.subspan(0, n),
+        "subspan both": lambda n: buffer.subspan(n, n),
+        "write": lambda n: buffer.write(b"x", n),
+        "to_numpy": lambda n: buffer.to_numpy(np.uint8, n, timeout=LIMIT),
+        "to_numpy shapes": lambda n: buffer.to_numpy(np.uint8, (n, n), timeout=LIMIT),
+        "view": lambda n: buffer.view(np.uint8, n),
+        "view shapes": lambda n: buffer.view(np.float64, (1, n)),
+    }
+
+
+@pytest.mark.rules("M16", "M27")
+@pytest.mark.parametrize("value", [*HUGE, *NEGATIVE], ids=lambda n: f"{'-' if n < 0 else ''}{n.bit_length()} bits")
+def test_offsets_lengths_and_shapes_beyond_all_memory_are_refused(
+    device: tg.Device, queue: tg.Queue, value: int
+) -> None:
+    for name, call in ranged(device, queue).items():
+        with pytest.raises((tg.OutOfRangeError, tg.InvalidArgumentError)) as caught:
+            call(value)
+        assert str(caught.value), name
+
+
+@pytest.mark.rules("M16", "M29", "M31")
+@pytest.mark.parametrize("value", HUGE, ids=lambda n: f"{n.bit_length()} bits")
+def test_ranges_of_slots_beyond_all_memory_are_refused(device: tg.Device, queue: tg.Queue, value: int) -> None:
+    table = [guarded(device, 64), guarded(device, 64)]
+    records: list[Callable[[tg.CommandBuffer], object]] = [
+        lambda commands: commands.fill(tg.slot(0), 1, offset=value),
+        lambda commands: commands.fill(tg.slot(0), 1, length=value),
+        lambda commands: commands.update(tg.slot(0), b"x", offset=value),
+        lambda commands: commands.copy(tg.slot(0), tg.slot(1), source_offset=value),
+        lambda commands: commands.copy(tg.slot(0), tg.slot(1), target_offset=value),
+        lambda commands: commands.copy(tg.slot(0), tg.slot(1), length=value),
+    ]
+    for record in records:
+        with pytest.raises(tg.OutOfRangeError), device.record() as commands:
+            record(commands)
+            commands.end()
+            queue.execute(commands, bindings=table)
+
+
+@pytest.mark.rules("M16", "M22")
+@pytest.mark.parametrize("kind", ["device", "host", "shared"])
+@pytest.mark.parametrize("size", [2**56, *HUGE[2:]], ids=lambda n: f"{n.bit_length()} bits")
+def test_sizes_beyond_all_memory_are_refused_by_name(
+    open_device: Callable[..., tg.Device], kind: Any, size: int
+) -> None:
+    """Where a device might have as much, in the end of the work."""
+    device = open_device(label="small")
+    queue, done = device.queue(), tg.Semaphore()
+    refusals = (tg.ResourceExhaustedError, tg.InvalidArgumentError, tg.OutOfRangeError)
+    with pytest.raises(refusals):
+        device.allocate(size, memory=kind)
+    with pytest.raises(refusals):
+        tg.lowlevel.StagingBuffer(device, size)
+    try:
+        queue.allocate(size, memory=kind, signal=done.at(1))
+    except refusals:
+        assert_still_claimable(queue, done.at(1))
+    else:
+        assert isinstance(failure_of(done.at(1)), tg.ResourceExhaustedError)
+    queue.fill(device.allocate(16, memory=kind), 1).wait(LIMIT)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -142,6 +143,49 @@ def test_a_download_fills_a_strided_array_in_c_order(device: tg.Device, queue: t
     queue.download(buffer, out).wait(LIMIT)
     assert np.array_equal(out, data.reshape(3, 4))
     assert set(frame[::2].ravel().tolist()) == {-1}
+
+
+@pytest.mark.rules("M18", "M27")
+def test_a_buffer_closed_while_a_download_into_a_strided_array_is_held_still_serves(
+    device: tg.Device, queue: tg.Queue
+) -> None:
+    buffer, gate = device.upload(np.full(8, 5, np.uint8)), tg.Semaphore()
+    frame = np.zeros(16, np.uint8)
+    held = queue.download(buffer, frame[::2], wait=gate.at(1))
+    buffer.close()
+    gate.signal(1)
+    held.wait(LIMIT)
+    assert frame.tolist() == [5, 0] * 8
+
+
+@pytest.mark.rules("M27", "M35")
+def test_closing_drains_a_download_into_a_strided_array(open_device: Callable[..., tg.Device]) -> None:
+    """A host call still runs when the close begins, and the download follows from it alone."""
+    device = open_device()
+    queue = device.queue()
+    inside, let_go = threading.Event(), threading.Event()
+    refused: list[BaseException] = []
+    buffer, frame = device.upload(np.full(8, 5, np.uint8)), np.zeros(16, np.uint8)
+
+    def call() -> None:
+        inside.set()
+        assert let_go.wait(LIMIT)
+        try:
+            queue.download(buffer)
+        except tg.ClosedError as error:
+            refused.append(error)
+
+    called = queue.host_call(call)
+    out = frame[::2]
+    read = queue.download(buffer, out, wait=called)
+    assert inside.wait(LIMIT)
+    with pytest.raises(tg.DeadlineExceededError):
+        device.close(timeout=0)
+    let_go.set()
+    device.close(timeout=LIMIT)
+    assert read.result(LIMIT) is out
+    assert frame.tolist() == [5, 0] * 8
+    assert len(refused) == 1, "what a host call submits meanwhile is refused"
 
 
 def test_a_download_leaves_the_given_array_alone_until_its_wait_is_met(device: tg.Device, queue: tg.Queue) -> None:

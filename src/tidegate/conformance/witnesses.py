@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -33,6 +34,29 @@ class Recorder:
     @property
     def outcomes(self) -> list[tg.Outcome]:
         return [outcome for _, outcome, _ in self.calls]
+
+
+class Told:
+    """A callback that must come once, on whatever thread."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tg.Outcome] = []
+        self.error: BaseException | None = None
+        self._first = threading.Event()
+
+    def __call__(self, _point: tg.Timepoint, outcome: tg.Outcome, error: BaseException | None) -> None:
+        self.outcomes.append(outcome)
+        self.error = error
+        self._first.set()
+
+    def wait(self) -> None:
+        """Wait for the callback, and let nothing be looked at meanwhile."""
+        assert self._first.wait(LIMIT), "the callback was never called"
+
+    def assert_once(self, outcome: tg.Outcome = tg.Outcome.REACHED) -> None:
+        """Wait for the callback, which was called just once."""
+        self.wait()
+        assert self.outcomes == [outcome]
 
 
 def failure_of(point: tg.Timepoint | tg.Submission) -> BaseException:

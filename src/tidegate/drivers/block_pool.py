@@ -49,7 +49,8 @@ class BlockPool(DriverPool, Generic[B]):
         self._keep = keep
         self._lock = threading.RLock()  # a finalizer may allocate in the middle of an allocation; every step holds
         self._free: dict[Hashable, list[B]] = {}
-        self._returned: deque[tuple[B, MemoryKind]] = deque()
+        self._returned: deque[tuple[B | None, int, MemoryKind]] = deque()
+        self._closed = False
         self._allocated = 0
         self._pooled = 0
         self._peak = 0
@@ -72,12 +73,13 @@ class BlockPool(DriverPool, Generic[B]):
 
     def take_back(self, block: B, memory: MemoryKind) -> None:
         """Note a block that nobody refers to any more. Called by finalizers."""
-        self._returned.append((block, memory))
+        # A closed pool has no use for it, and nobody may ever come to collect it.
+        self._returned.append((None if self._closed else block, block.size, memory))
         if self.sink is not None:
             self.sink.room()
 
     def _take(self, memory: MemoryKind, nbytes: int) -> B:
-        """Hand out a block, a kept one where one fits. Under the lock.
+        """Hand out a block, a kept one where one fits. Under the lock; to be stored at once where its storage keeps it.
 
         Raises:
             ResourceExhaustedError: the budget does not allow it, or there is no more.
@@ -89,9 +91,11 @@ class BlockPool(DriverPool, Generic[B]):
         if block is None:
             self._make_room(size, nbytes)
             block = self._make(memory, size, nbytes)
+        # From here to the caller's store there is no call: an interrupt finds the block counted and kept, or neither.
         self._allocated += size
         self._allocations += 1
-        self._peak = max(self._peak, self._allocated)
+        if self._allocated > self._peak:
+            self._peak = self._allocated
         return block
 
     def _reuse(self, memory: MemoryKind, size: int) -> B | None:
@@ -115,11 +119,14 @@ class BlockPool(DriverPool, Generic[B]):
 
     def _collect(self) -> None:
         while self._returned:
-            block, memory = self._returned.popleft()
-            self._allocated -= block.size
-            if self._keep is None or self._pooled + block.size <= self._keep:
-                self._pooled += block.size
-                self._free.setdefault(self._key(memory, block.size), []).append(block)
+            # Without a call: an interrupt comes before all of it or after.
+            entry = self._returned[0]
+            del self._returned[0]
+            block, size, memory = entry
+            self._allocated -= size
+            if block is not None and (self._keep is None or self._pooled + size <= self._keep):
+                self._pooled += size
+                self._free.setdefault(self._key(memory, size), []).append(block)
 
     def _drop_kept(self) -> None:
         self._free.clear()
@@ -129,6 +136,11 @@ class BlockPool(DriverPool, Generic[B]):
         with self._lock:
             self._collect()
             self._drop_kept()
+
+    def close(self) -> None:
+        """Give back what is kept. What is still in use goes when nobody refers to it any more."""
+        self._closed = True
+        self.trim()
 
     def statistics(self) -> Mapping[str, int | None]:
         with self._lock:

@@ -9,8 +9,8 @@ import pytest
 
 from ..conformance_runs import LIMIT, Run, Runs
 
-#: An interrupt at every step takes long, and meets the same steps on these as on the others.
-_WITHOUT_INTERRUPTS = "not test_interrupts"
+#: An interrupt or a handler at every step takes long, and meets the same steps on these as on the others.
+_WITHOUT_INTERRUPTS = "not test_interrupts and not test_signal_handlers and not test_storms"
 
 RUNS = (
     Run("cpu"),
@@ -18,7 +18,7 @@ RUNS = (
     Run("cpu-one-worker", _WITHOUT_INTERRUPTS),
     Run("null", _WITHOUT_INTERRUPTS),
     # Without the compiled fast paths.
-    Run("cpu", _WITHOUT_INTERRUPTS, (("TIDEGATE_PURE", "1"),)),
+    Run("cpu", f"{_WITHOUT_INTERRUPTS} and not test_joins and not test_starving", (("TIDEGATE_PURE", "1"),)),
 )
 
 

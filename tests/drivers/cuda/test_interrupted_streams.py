@@ -55,6 +55,46 @@ def test_a_submission_interrupted_anywhere_leaves_its_stream_in_order(found: Sim
     assert _everywhere(once, lambda: _at_rest(found)) > 10
 
 
+def test_work_that_an_interrupt_kept_from_its_stream_does_not_end_well(
+    found: SimulatedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epoch may be over, and seen to be, before the interrupt has come out of the driver."""
+    target = found.shared(16)
+    values = iter(range(1, 2000))
+    wanted: list[tuple[int, tg.Semaphore]] = []
+    real = Stream._close
+
+    def close_and_retire(self: Stream, *given: Any) -> None:
+        real(self, *given)
+        until(lambda: self.reached >= self.issued)
+        self.advance()
+
+    monkeypatch.setattr(Stream, "_close", close_and_retire)
+
+    def once() -> None:
+        value, done = next(values) % 256, tg.Semaphore()
+        wanted.append((value, done))
+        found.queue.fill(target, value, signal=done.at(1))
+
+    def check() -> None:
+        if not wanted:
+            return
+        value, done = wanted.pop()
+        try:
+            found.queue.barrier(signal=done.at(1))  # of those that were not submitted
+            return
+        except tg.InvalidArgumentError:
+            pass
+        try:
+            done.wait(1, LIMIT)
+        except tg.SemaphoreFailedError:
+            return
+        with target.map(wait=()) as data:
+            assert set(data) == {value}
+
+    assert _everywhere(once, check) > 10
+
+
 def test_a_thread_that_begins_to_listen_is_interrupted_anywhere_and_the_next_one_is_told(
     found: SimulatedBench,
 ) -> None:

@@ -174,7 +174,7 @@ def test_waits_go_into_idle_queues_only_and_never_into_more_than_half(seam: Seam
     assert sum(timeline.idle for timeline in seam.timelines) >= len(seam.timelines) // 2
 
 
-def test_waits_that_are_over_need_no_queue_of_their_own(seam: Seam) -> None:
+def test_waits_that_are_over_are_counted_all_the_same_for_they_may_have_failed(seam: Seam) -> None:
     points = [epoch_of(seam.block()) for _ in range(3)]
     seam.event.setSignaledValue_(1)
     for timeline, epoch in points:
@@ -182,8 +182,8 @@ def test_waits_that_are_over_need_no_queue_of_their_own(seam: Seam) -> None:
         assert seam.sink.wakes.acquire(timeout=LIMIT)
     ticket = seam.barrier(points)
     assert ticket is not None
-    assert seam.sink.finished_tickets == [ticket]
-    assert ticket.timeline is None
+    assert not seam.sink.finished_tickets
+    assert ticket.timeline is not None
 
 
 def test_a_barrier_behind_unfinished_work_is_counted_behind_it(seam: Seam) -> None:
@@ -235,7 +235,7 @@ def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> N
     assert isinstance(error, tg.DeviceLostError)
     assert "unplugged" in str(error)
     assert timeline.outcome(epoch) is error
-    assert timeline.outcome(epoch) is None
+    assert timeline.outcome(epoch) is error, "two threads may ask"
 
 
 def test_looking_reports_a_removed_device_too(seam: Seam) -> None:

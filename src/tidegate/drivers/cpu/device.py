@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ class CpuDevice(DriverDevice):
         self.info = info
         self.workers = Workers(workers, "tidegate-cpu")
         self._pool = self.make_pool(budget)
+        self._pools: WeakSet[CpuPool] = WeakSet()
 
     def connect(self, sink: Sink) -> None:
         self.sink = sink
@@ -50,6 +52,7 @@ class CpuDevice(DriverDevice):
     def create_pool(self, budget: int | None) -> CpuPool:
         pool = self.make_pool(budget)
         pool.sink = self.sink
+        self._pools.add(pool)
         return pool
 
     @property
@@ -69,6 +72,8 @@ class CpuDevice(DriverDevice):
 
     def close(self) -> None:
         self.workers.stop(_CLOSE_PATIENCE)
+        for pool in (self._pool, *self._pools):
+            pool.close()
 
     def abandon(self) -> None:
         self.workers.stop(_EXIT_PATIENCE)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from tidegate.driver import DriverFunction, Signature, refuse_source
 from tidegate.drivers.cpu.c_source import CFunction, compile_source
-from tidegate.drivers.cpu.workers import Workers
+from tidegate.drivers.cpu.workers import Task, Workers
 from tidegate.errors import CompileError, DriverUnavailableError, InvalidArgumentError, UnsupportedError
+from tidegate.types import Limits
 
 Bytes = npt.NDArray[np.uint8]
 Groups = tuple[int, int, int]
@@ -29,6 +30,9 @@ _told: set[str] = set()
 
 class CpuFunction(DriverFunction):
     """A kernel that runs here."""
+
+    # A C kernel is told how much local memory it has in 32 bits. Python takes none, and stands in for C.
+    limits = Limits(max_local_memory=2**32 - 1)
 
     @abstractmethod
     def run(
@@ -120,7 +124,7 @@ def spread(workers: Workers, total: int, run: Callable[[int, int], None]) -> Non
         return
     job = _Spread(total, min(total, workers.count * _SHARES), run)
     for _ in range(helpers):
-        workers.put(job.help)
+        workers.put(Task(job.help))
     job.help()
     job.wait()
     if job.error is not None:

@@ -20,14 +20,17 @@ class CpuStorage(Storage):
 
     __slots__ = ("__array_interface__", "_block", "_pool", "memory", "nbytes")
 
-    def __init__(self, pool: CpuPool, block: Block, nbytes: int, memory: MemoryKind) -> None:
+    _block: Block
+
+    def __init__(self, pool: CpuPool, nbytes: int, memory: MemoryKind) -> None:
         self.nbytes = nbytes
         self.memory = memory
         self._pool = pool
-        self._block = block
-        # Made once: finding an array's address costs as much as a small transfer.
-        address = block.__array_interface__["data"]
-        self.__array_interface__ = {"data": address, "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def locate(self) -> None:
+        """Find the block's address: once, for it costs as much as a small transfer."""
+        address = self._block.__array_interface__["data"]
+        self.__array_interface__ = {"data": address, "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
 
     def bytes(self) -> Block:
         """Return the block as the device sees it."""
@@ -41,7 +44,7 @@ class CpuStorage(Storage):
         try:
             pool, block = self._pool, self._block
         except AttributeError:
-            return  # interrupted in the constructor; the pool still counts the block as handed out
+            return  # it never got a block
         pool.take_back(block, self.memory)
 
 
@@ -75,9 +78,11 @@ class CpuPool(BlockPool[Block]):
             ResourceExhaustedError: the budget does not allow it, or the system has no more.
 
         """
+        storage = self.storage(self, nbytes, memory)
         with self._lock:
-            block = self._take(memory, nbytes)
-        return self.storage(self, block, nbytes, memory)
+            storage._block = self._take(memory, nbytes)
+        storage.locate()
+        return storage
 
     def _key(self, memory: MemoryKind, size: int) -> int:
         return size  # every kind is host memory here

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.driver import DriverQueue, EpochTimeline, Ticket, Work
 from tidegate.drivers.cpu.command_buffer import PLANS
+from tidegate.drivers.cpu.workers import Task
 
 if TYPE_CHECKING:
     from tidegate.drivers.cpu.device import CpuDevice
@@ -23,7 +24,7 @@ class CpuQueue(DriverQueue):
     def __init__(self, device: CpuDevice) -> None:
         self._device = device
         self._finished = device.sink.finished
-        self._put = device.workers.put
+        self._workers = device.workers
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
         # Memory is bound now, so that it stays whatever the caller frees or closes before a worker comes to it.
@@ -34,9 +35,13 @@ class CpuQueue(DriverQueue):
             del step, work  # they keep the storage, which must be free before the end is told
             self._finished(ticket)
             return True
-        task = _Task(ticket, step, self._finished)
+        task = Task(_Task(ticket, step, self._finished))
+        put = self._workers.put
+        del step, work  # the worker may be done with it before this thread goes on, and the memory asked for
         ticket.taken = True
-        self._put(task, small=cost is not None and cost <= BY_WAITERS)
+        put(task)  # in C, and so the step itself: no interrupt comes between
+        if cost is not None and cost <= BY_WAITERS:
+            self._workers.hint(task)
         return True
 
 

@@ -61,19 +61,16 @@ class Workers:
         self.count = count
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._hints: deque[Task] = deque(maxlen=_HINTS)
+        self.put = self._tasks.put
+        """Have a worker run a task."""
+        self.hint = self._hints.append
+        """A task that was put is small: a waiting thread may run it instead."""
         self._threads = [
             threading.Thread(target=_work, args=(self._tasks,), name=f"{name}-{index}", daemon=True)
             for index in range(count)
         ]
         for thread in self._threads:
             thread.start()
-
-    def put(self, run: Callable[[], object], *, small: bool = False) -> None:
-        """Have a worker run it; a small one may be run by a waiting thread instead."""
-        task = Task(run)
-        self._tasks.put(task)
-        if small:
-            self._hints.append(task)
 
     def steal(self) -> bool:
         """Run one small task on the calling thread, if there is one."""

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidegate._core import process
 from tidegate.driver import DeviceRequest, Driver, parse_size
 from tidegate.errors import DriverUnavailableError, InvalidArgumentError, NotFoundError
 from tidegate.types import DeviceInfo, DriverInfo
@@ -33,6 +34,9 @@ from .executable import Loader, device_limits
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _DEFAULT_CONNECTIONS = 8
+_FORK_HINT = "start it with multiprocessing's 'spawn', or let CUDA be used in the child alone"
+_FORK_CODES = frozenset({3, 999})
+"""NOT_INITIALIZED and UNKNOWN: what a start says in a forked child where another library had started CUDA before."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "gil": ("keep", "release"),
     "epochs": ("auto", "memory", "events"),
@@ -65,6 +69,9 @@ class CudaDriver(Driver):
         self._loader = Loader(open_compiler)
         self._lock = threading.RLock()
         self._connections = _DEFAULT_CONNECTIONS
+        self._process: process.Process | None = None
+        """Where CUDA was started: in a child that is forked from there it works no more."""
+        process.in_child(self._lock._at_fork_reinit)  # type: ignore[attr-defined]
 
     def describe(self) -> DriverInfo:
         try:
@@ -81,8 +88,8 @@ class CudaDriver(Driver):
     def open(self, request: DeviceRequest) -> CudaDevice:
         options = _checked(request)
         native = self._native(options["gil"] == "release")
-        index = self._index(native, request)
         try:
+            index = self._index(native, request)
             info = self._info(native, request.uri, index)
             if options["epochs"] == "auto":
                 memory = native.device_attribute(Attribute.MEM_OPS_64, native.device(index))
@@ -101,6 +108,10 @@ class CudaDriver(Driver):
         return int(path)
 
     def _native(self, release_gil: bool) -> Native:
+        if self._process is not None and self._process.forked:
+            raise DriverUnavailableError(
+                f"CUDA cannot be used in this process, which was forked after its parent had used CUDA: {_FORK_HINT}"
+            )
         with self._lock:
             found = self._natives.get(release_gil)
             if found is None:
@@ -117,13 +128,12 @@ class CudaDriver(Driver):
         except AttributeError as error:
             raise DriverUnavailableError(f"{error}; Tidegate needs CUDA 12.4 or later: update the driver") from error
         self._choose_connections(native)
+        before, self._process = self._process, process.here  # before the start: a fork in the middle spoils it too
         try:
-            native.init()
-            if native.device_count() == 0:
-                raise DriverUnavailableError("CUDA's driver is installed, but there is no device that it can use")
-        except NativeError as error:
-            found = translate(error)
-            raise DriverUnavailableError(f"CUDA cannot start: {found}", native_code=error.code) from error
+            _init(native)
+        except BaseException:
+            self._process = before
+            raise
         return native
 
     def _choose_connections(self, native: Native) -> None:
@@ -148,6 +158,21 @@ class CudaDriver(Driver):
         return DeviceInfo(
             uri, native.device_name(device), self._scheme, native.device_memory(device), limits=limits, details=details
         )
+
+
+def _init(native: Native) -> None:
+    try:
+        native.init()
+        count = native.device_count()
+    except NativeError as error:
+        hint = (
+            f"; if this process was forked after CUDA had been used, {_FORK_HINT}" if error.code in _FORK_CODES else ""
+        )
+        raise DriverUnavailableError(
+            f"CUDA cannot start: {error}{hint}", native_code=error.code, native_name=error.name
+        ) from error
+    if count == 0:
+        raise DriverUnavailableError("CUDA's driver is installed, but there is no device that it can use")
 
 
 def _started(native: Native) -> bool:

@@ -342,6 +342,7 @@ class CudaPool(DriverPool):
         pool, self._pool = self._pool, 0
         if pool:
             self._native.destroy_pool(pool)
+            self._account.pooled = 0
             self._native.release_primary_context(self._device.handle)
 
     def __del__(self) -> None:

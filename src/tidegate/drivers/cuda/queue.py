@@ -62,7 +62,7 @@ class CudaQueue(DriverQueue):
             with device.lock:
                 if device.garbage:
                     device.sweep()
-                return self._issue_locked(ticket, work, kind, open_waits)
+                return self._issue_locked(ticket, work, kind, open_waits, bool(waits))
         except NativeError as error:
             raise translate(error) from error
         finally:
@@ -71,14 +71,15 @@ class CudaQueue(DriverQueue):
             if device.doomed is not None:
                 device.lose(device.doomed)
 
-    def _issue_locked(self, ticket: Ticket, work: Work, kind: type[Work], open_waits: Waits) -> bool:
+    def _issue_locked(self, ticket: Ticket, work: Work, kind: type[Work], open_waits: Waits, follows: bool) -> bool:
         encoder = ENCODERS.get(kind)
         if encoder is None or self._device.quiet:  # it may have come since
             return False
         stream = self._choose(open_waits)
         if stream is None:
             return False
-        stream.open_waits = bool(open_waits)
+        # Also where all of them are reached: what is not retired may still have to copy into host memory.
+        stream.open_waits = follows
         try:
             encoded = encoder(self._device, work, stream)
         except NotNow:

@@ -55,7 +55,7 @@ class Stream(StreamBase, EpochTimeline):
         places: how many of the native queue's places may be taken.
         parked_until: the last epoch that waits for another stream; nothing independent goes behind it (M15).
         word: the address of its word; 0 where it has none.
-        open_waits: whether the submission that is being encoded has waits that are not reached yet.
+        open_waits: whether the submission that is being encoded follows work that the host has not retired yet.
         priority: the native priority; None for a stream of somebody else, who alone says what goes there.
         lent: whether one user has it for itself at the moment.
 
@@ -142,6 +142,11 @@ class Stream(StreamBase, EpochTimeline):
             self._stand(point, epoch, places, encoded.keep, encoded.silent or not self.word)
         except NativeError as error:
             self._failures[self.issued] = self._explain(error)
+        except BaseException as error:
+            # An interrupt, perhaps before the work was put on: the epoch, which will be over soon, must not end well.
+            if ticket.taken:
+                self._failures[ticket.epoch] = error
+            raise
         finally:
             if self._closed_epoch < self.issued:
                 self._close(places, encoded.keep)
@@ -313,11 +318,18 @@ class Stream(StreamBase, EpochTimeline):
         device = self.device
         while True:
             with device.lock:
-                epoch = self._next_armed()
-                if epoch is None or self._point_at(epoch) is None:  # no such point: the device is lost
-                    break
-                self._asleep.add(epoch)
-                event = self._alarms.get(epoch)
+                untold = self._drop_over()
+                epoch = None if untold else self._next_armed()
+                if epoch is not None and self._point_at(epoch) is None:
+                    epoch = None  # no such point: the device is lost
+                if epoch is not None:
+                    self._asleep.add(epoch)
+                    event = self._alarms.get(epoch)
+            if untold:
+                self._wake()
+                continue
+            if epoch is None:
+                break
             try:
                 if event is None:
                     device.sleepers.sleep_beside(self, epoch)
@@ -336,11 +348,17 @@ class Stream(StreamBase, EpochTimeline):
         except Exception as error:  # the later epochs that are armed must be told all the same
             report_unraisable(error, self)
 
-    def _next_armed(self) -> int | None:
-        """The earliest armed epoch that is not over and that nobody sleeps for yet."""
+    def _drop_over(self) -> bool:
+        """Forget the armed epochs that are over. Returns whether there were any: they may not have been told yet."""
         reached = self.reached
+        untold = False
         while self._armed and self._armed[0] <= reached:
             heappop(self._armed)
+            untold = True
+        return untold
+
+    def _next_armed(self) -> int | None:
+        """The earliest armed epoch that is not over and that nobody sleeps for yet."""
         if not self._armed or (self._asleep and min(self._asleep) <= self._armed[0]):
             return None
         return self._armed[0]

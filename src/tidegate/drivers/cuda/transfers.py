@@ -33,7 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 STAGED = SHARE
 """Up to so many bytes go through the ring, on the thread that issues."""
 _TINY = 8 << 10
-"""Up to so many, asking whether they are page-locked costs more than to copy them."""
+"""Up to so many bytes of an upload, asking whether they are page-locked costs more than to copy them."""
 
 
 _LARGE = 1 << 20
@@ -178,7 +178,8 @@ def _encode_download(device: CudaDevice, work: Download, stream: Stream) -> Enco
     if nbytes == 0:
         return NOTHING
     source = address_of(work.source)
-    if nbytes > _TINY and _is_locked(device, array):
+    # Also a tiny one: an upload from page-locked memory may follow on the stream, before the host copies anything.
+    if _is_locked(device, array):
         return _transfer(nbytes)(array.ctypes.data, source, nbytes)
     if _too_large(nbytes, stream):
         raise NotNow

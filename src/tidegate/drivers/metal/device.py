@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,7 @@ class MetalDevice(DriverDevice):
         with native.autorelease_pool():
             self.max_buffer_bytes = _native.max_buffer_bytes(handle)
             self._pool = MetalPool(self, budget)
+            self._pools: WeakSet[MetalPool] = WeakSet()
             self.readback = MetalPool(self, None, keep=_READBACK_KEPT)
             self.staging = Staging(self)
             self.copier = Copier(self, self.staging)
@@ -85,6 +87,7 @@ class MetalDevice(DriverDevice):
     def create_pool(self, budget: int | None) -> MetalPool:
         pool = MetalPool(self, budget)
         pool.sink = self.sink
+        self._pools.add(pool)
         return pool
 
     @property
@@ -105,7 +108,10 @@ class MetalDevice(DriverDevice):
         self.events.close()
         self.copier.stop()
         for timeline in self._all_timelines():
-            timeline.retirement.stop()
+            timeline.close()
+        self.staging.close()
+        for pool in (self._pool, self.readback, *self._pools):
+            pool.close()
 
     def abandon(self) -> None:
         # Nothing waits for the GPU. What it still uses must not be torn down with the interpreter: what the flights

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 256
 """The threads of a threadgroup where nobody says, if the pipeline allows them."""
+_LOCAL_STEP = 16
+"""Local memory is given to Metal in multiples of so many bytes."""
 _TAKES = "Metal Shading Language source (str), a metallib (bytes) or the path of either"
 _DATA_TYPES = {
     3: "float32",
@@ -57,8 +60,9 @@ class MetalFunction(DriverFunction):
         self.pipeline = pipeline
         self.threads = _native.pipeline_threads(pipeline)
         self.workgroup = (min(_WIDTH, self.threads), 1, 1)
-        self.limits = device.info.limits
-        self._local = (device.info.limits.max_local_memory or 0) - _native.pipeline_local_bytes(pipeline)
+        left = (device.info.limits.max_local_memory or 0) - _native.pipeline_local_bytes(pipeline)
+        self._local = max(0, left // _LOCAL_STEP * _LOCAL_STEP)
+        self.limits = replace(device.info.limits, max_local_memory=self._local)
 
     def set_workgroup(self, workgroup: tuple[int, int, int]) -> None:
         """Take a declared size, if the pipeline does."""

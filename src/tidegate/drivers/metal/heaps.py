@@ -47,6 +47,10 @@ class Heaps:
         self._heaps.append(heap)
         return _native.new_buffer(heap, size, self._options)
 
+    def close(self) -> None:
+        """Give back all heaps: one with buffers in it goes with the last of them, for they keep it."""
+        self._heaps = []
+
     def trim(self) -> None:
         """Give back the heaps in which nothing is left."""
         self._heaps = [heap for heap in self._heaps if _native.heap_used(heap)]

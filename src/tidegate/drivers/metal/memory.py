@@ -71,16 +71,21 @@ class PooledStorage(MetalStorage):
 
     __slots__ = ("_block", "_pool")
 
-    def __init__(self, pool: MetalPool, block: Block, nbytes: int) -> None:
-        self._pool = pool
-        self._block = block
+    _block: Block
+
+    def __init__(self, pool: MetalPool) -> None:
+        self._pool = pool  # the rest follows with the block
+
+    def locate(self, nbytes: int) -> None:
+        """Take over what the block is."""
+        block = self._block
         super().__init__(block.buffer, nbytes, block.memory, block.address)
 
     def __del__(self) -> None:
         try:
             pool, block = self._pool, self._block
         except AttributeError:
-            return  # interrupted in the constructor; the pool still counts the block as handed out
+            return  # it never got a block
         pool.take_back(block, block.memory)
 
 
@@ -139,9 +144,11 @@ class MetalPool(BlockPool[Block]):
             ResourceExhaustedError: the budget does not allow it, or Metal has no more.
 
         """
+        storage = PooledStorage(self)
         with self._lock, self._native.autorelease_pool():
-            block = self._take(memory, nbytes)
-        return PooledStorage(self, block, nbytes)
+            storage._block = self._take(memory, nbytes)
+        storage.locate(nbytes)
+        return storage
 
     def _make(self, memory: MemoryKind, size: int, nbytes: int) -> Block:
         if size > self._largest:
@@ -168,6 +175,11 @@ class MetalPool(BlockPool[Block]):
     def trim(self) -> None:
         with self._lock, self._native.autorelease_pool():
             super().trim()
+
+    def close(self) -> None:
+        with self._lock, self._native.autorelease_pool():
+            super().close()
+            self._heaps.close()
 
     def statistics(self) -> Mapping[str, int | None]:
         with self._lock, self._native.autorelease_pool():

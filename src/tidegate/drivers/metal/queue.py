@@ -80,7 +80,7 @@ class MetalTimeline(EpochTimeline):
         return self._word >= self.last_long
 
     def outcome(self, epoch: int) -> BaseException | None:
-        return self._failures.pop(epoch, None)
+        return self._failures.get(epoch)  # two threads may ask
 
     def arm(self, epoch: int) -> None:
         self.retirement.arm(epoch)
@@ -89,12 +89,20 @@ class MetalTimeline(EpochTimeline):
         self.settle()
         self.report_loss()
         super().advance()
+        if self._failures:
+            self.forget_failures()
 
     def report_loss(self) -> None:
         """Tell the core if the device was found to be gone. Not under a lock of ours."""
         lost, self._lost = self._lost, None
         if lost is not None:
             self.sink.lost(lost)
+
+    def close(self) -> None:
+        """Let the native queue and its event go: nothing is in flight any more."""
+        self.retirement.stop()
+        if not self.flights:
+            self.queue = self.event = None
 
     # Issuing -------------------------------------------------------------------------------------------------------
 
@@ -134,10 +142,16 @@ class MetalTimeline(EpochTimeline):
 
     def settle(self) -> None:
         """See which command buffers are over, in order; release what they used, then raise the word."""
-        if not self.flights or self._lock._is_owned():  # type: ignore[attr-defined]
-            return
-        with self._lock, self.native.autorelease_pool():
-            self._land_all()
+        while self.flights and not self._lock._is_owned():  # type: ignore[attr-defined]
+            with self._lock, self.native.autorelease_pool():
+                held_up_by = self._land_all()
+            if held_up_by is None:
+                return
+            # Not under the lock: the other queue may be looking at this one.
+            other, epoch = held_up_by
+            other.settle()
+            if other.reached < epoch:
+                return
 
     def finish_heavy(self, flight: Flight) -> None:
         """Do the host's long part of a command buffer that is over; for the retirement thread, which is one."""
@@ -146,14 +160,21 @@ class MetalTimeline(EpochTimeline):
                 self._finish(flight)
             flight.heavy = False
 
-    def _land_all(self) -> None:
+    def _land_all(self) -> tuple[MetalTimeline, int] | None:
+        """Return the epoch that the oldest command buffer was behind and that is not known to be over, if there is one.
+
+        Such epochs were issued before, so following them from queue to queue comes to an end.
+        """
         while self.flights and self._land(self.flights[0]):
             del self.flights[0]
+        return next((one for one in self.flights[0].behind if one[0].reached < one[1]), None) if self.flights else None
 
     def _land(self, flight: Flight) -> bool:
         """Whether a command buffer is over; if so, its epoch is. Doing it twice, after an interrupt, does no harm."""
         status = self._see_committed(flight)
         if status < _native.MTLCommandBufferStatusCompleted or flight.heavy:
+            return False
+        if any(other.reached < epoch for other, epoch in flight.behind):
             return False
         if flight.epoch > self._word:
             if status == _native.MTLCommandBufferStatusError:
@@ -164,6 +185,13 @@ class MetalTimeline(EpochTimeline):
             flight.kept.clear()
             self._word = flight.epoch
         return True
+
+    def forget_failures(self) -> None:
+        """Let go of those that have been asked for. Others may do the same at the same moment."""
+        for epoch in list(self._failures):
+            still = self.in_flight.copy()
+            if not still or epoch < still[0].epoch:
+                self._failures.pop(epoch, None)
 
     def _see_committed(self, flight: Flight) -> int:
         """Return the status of a command buffer; one that an interrupt kept from being committed is committed now."""
@@ -205,7 +233,8 @@ class MetalQueue(DriverQueue):
         if device.lock._is_owned():  # type: ignore[attr-defined]
             return False  # a finalizer or signal handler in the middle of another issue, whose end brings us back
         opened = [(timeline, epoch) for timeline, epoch in waits if timeline.reached < epoch]
-        if not opened and transfers.run_in_place(device, work):
+        # Not behind what is over and not retired yet: that may have failed, and nobody would ask again.
+        if not waits and transfers.run_in_place(device, work):
             del work  # it keeps the storage, which must be free before the end is told
             device.sink.finished(ticket)
             return True
@@ -235,6 +264,8 @@ class MetalQueue(DriverQueue):
                 long = bool(native_waits) or work.cost is None or work.cost > SHORT
                 timeline.push(ticket, flight, long=long)
             except BaseException as error:
+                if ticket.taken and flight.heavy:
+                    timeline.arm(flight.epoch)
                 if not ticket.taken:
                     # The error may live on: what the flight has would stay taken, and a command buffer that nobody
                     # commits keeps one of its queue's places.
@@ -250,6 +281,7 @@ class MetalQueue(DriverQueue):
         flight.commands = given(_native.new_commands(timeline.queue, flight.label), "command buffer")
         for other, epoch in native_waits:
             assert isinstance(other, MetalTimeline)
+            flight.behind.append((other, epoch))
             flight.kept.append(other.event)
             _native.encode_wait(flight.commands, other.event, epoch)
         encode(self._device, flight, work)

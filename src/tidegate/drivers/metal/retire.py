@@ -28,17 +28,20 @@ class Flight:
     Attributes:
         commands: the command buffer, which retains nothing itself.
         committed: whether it is known to have been committed.
+        behind: the epochs of other queues that it waits for on the GPU. Their events rise before their command buffers
+            are over and before downloads have copied, so it is over only when those epochs are.
         kept: storages, staging ranges, functions: dropped when the command buffer is over, before that is told.
         finish: the host's part of the work, done when the GPU's is over: a download's copy.
         heavy: whether that part is too long for a thread that merely looks.
 
     """
 
-    __slots__ = ("commands", "committed", "epoch", "finish", "heavy", "kept", "label")
+    __slots__ = ("behind", "commands", "committed", "epoch", "finish", "heavy", "kept", "label")
     commands: Object
     epoch: int
 
     def __init__(self, label: str) -> None:
+        self.behind: list[tuple[MetalTimeline, int]] = []
         self.kept: list[Any] = []
         self.finish: Callable[[], object] | None = None
         self.heavy = False
@@ -115,7 +118,17 @@ class Retirement:
             return
         _native.wait_until_completed(flight.commands)
         timeline.finish_heavy(flight)
+        for other, epoch in tuple(flight.behind):
+            other.retirement.await_over(epoch)
         timeline.settle()
+
+    def await_over(self, epoch: int) -> None:
+        """Sleep until `epoch` is over; for the retirement threads of other queues, whose work waited for it."""
+        with self._lock:
+            if self._timeline.reached < epoch:
+                heappush(self._armed, epoch)
+                self._stir()
+                self._changed.wait_for(lambda: self._timeline.reached >= epoch)
 
     def _tell(self) -> None:
         timeline = self._timeline
@@ -125,8 +138,10 @@ class Retirement:
             while self._armed and self._armed[0] <= reached:
                 heappop(self._armed)
             room, self._room = self._room, False
+            self._changed.notify_all()
         timeline.report_loss()
         if due:
             timeline.sink.wake(timeline)
+            timeline.forget_failures()
         if room:
             timeline.sink.room()

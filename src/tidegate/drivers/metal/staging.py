@@ -36,11 +36,15 @@ class _Memory:
 
     def allocate(self, nbytes: int, *, memory: str, label: str) -> _Memory:
         assert memory == "host", label
-        self.storage: MetalStorage = self._pool.allocate(nbytes, "host")
+        self.storage: MetalStorage | None = self._pool.allocate(nbytes, "host")
         return self
 
+    def close(self) -> None:
+        """Let go of the storage: what the staging component does with its buffer when it is closed."""
+        self.storage = None
+
     def _host_bytes(self, *, writable: bool) -> Bytes:
-        found = self.storage.host()
+        found = None if self.storage is None else self.storage.host()
         assert found is not None
         return found
 
@@ -100,6 +104,7 @@ class Staging:
             return self._spill(data, kept), 0
         np.copyto(held.bytes(), np.frombuffer(data, np.uint8))
         assert held.offset is not None
+        assert self._memory.storage is not None
         return self._memory.storage.buffer, held.offset
 
     def _spill(self, data: bytes, kept: list[Any]) -> Object:
@@ -119,6 +124,12 @@ class Staging:
     def trim(self) -> None:
         """Give back what spilling has left."""
         self._pool.trim()
+
+    def close(self) -> None:
+        """Give everything back, for nothing is in flight any more."""
+        self.ranges.close()
+        self._memory.close()
+        self._pool.close()
 
 
 class Copier:

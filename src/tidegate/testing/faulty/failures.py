@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._core import issuing, scheduling, submission, thread_state, timeline
+from tidegate._core import issuing, retirement, scheduling, thread_state, timeline, unseen
 from tidegate._core.submission import HELD, READY, Submission
 from tidegate.errors import AbortedError, FailedPreconditionError, SemaphoreFailedError
 
@@ -92,7 +92,7 @@ def takes_unrelated_work_along(patch: Patch) -> None:
 )
 def says_nothing_of_a_failure_nobody_saw(patch: Patch) -> None:
     """A failed submission that is dropped is dropped in silence."""
-    patch.method(submission._Unseen, "__del__", lambda self: None)
+    patch.method(unseen.Unseen, "__del__", lambda self: None)
 
 
 # Cancelling ---------------------------------------------------------------------------------------------------------
@@ -151,3 +151,12 @@ def loses_signals_by_an_interrupt(patch: Patch) -> None:
 def loses_waiters_by_an_interrupt(patch: Patch) -> None:
     """What an interrupted signal had set free and not run yet is thrown away."""
     patch.function(thread_state.hand_over, lambda queue: queue.clear())
+
+
+@fault(
+    "M17",
+    killed_by="test_lanes::test_a_failure_does_not_reach_what_was_submitted_to_the_lane_before_it",
+)
+def fails_a_lane_from_its_front(patch: Patch) -> None:
+    """An operation of a lane that fails before its turn takes those in front of it along."""
+    patch.function(retirement._is_ahead_of_its_lane, lambda submission, state, value: False)

@@ -88,6 +88,16 @@ def has_a_pool_that_does_not_grow(patch: Patch) -> None:
     patch.method(HostCallPool, "worker_resumes", lambda self: None)
 
 
+@fault(
+    "M33",
+    "M40",
+    killed_by="test_host_calls_threads::test_host_calls_may_wait_for_one_another_by_any_means[meeting]",
+)
+def never_looks_whether_host_threads_come_back(patch: Patch) -> None:
+    """Calls that wait for one another by means other than Tidegate's starve: no thread is started for want of any."""
+    patch.method(HostCallPool, "_watch", lambda self: None)
+
+
 @fault("M26", "M33", killed_by="test_host_reads::test_a_host_read_inside_a_host_call_waits_for_nothing_by_default")
 def forgets_that_it_is_inside_a_host_call(patch: Patch) -> None:
     """A host read inside a host call waits for the last write, which may wait for the call."""

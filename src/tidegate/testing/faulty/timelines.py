@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tidegate._core import scheduling, semaphore, subscription, thread_state, timeline
+from tidegate._core import scheduling, subscription, thread_state, timeline
 from tidegate._core.lock import core_lock
 from tidegate._core.semaphore import Semaphore
 from tidegate._core.subscription import Subscription
@@ -202,7 +202,7 @@ def calls_what_was_cancelled(patch: Patch) -> None:
 )
 def forgets_waiters_of_a_dropped_semaphore(patch: Patch) -> None:
     """A semaphore that nobody can signal any more leaves its waiters waiting."""
-    patch.function(semaphore._abandon, lambda state: None)
+    patch.function(timeline.abandon, lambda state: None)
 
 
 @fault("M12", "M18", killed_by="test_lifetimes::test_of_what_it_waits_for_a_submission_keeps_only_the_state")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,12 +57,24 @@ class Block:
         self.address = simulation.next_address(len(array))
         self.past: deque[Any] = deque()
         account.taken += self._nbytes
-
-    def __del__(self) -> None:
         if self.owned:
-            self.array[:POISONED] = DEAD
-            self.array[-POISONED:] = DEAD
-            self._account.returned.append(self._nbytes)
+            when_gone(self.array, _release, whole[start : start + nbytes], account.returned, self._nbytes)
+
+
+def when_gone(array: Bytes, function: Callable[..., object], *arguments: Any) -> None:
+    """Call a function when an array, of which there is one reference, is gone with the object that has that.
+
+    Not a finalizer: the collector calls those of all objects in a cycle, also of one that another's finalizer then
+    keeps, as a storage does that gives its buffer back to a pool. An object of Metal's is released only when it goes.
+    An array is nothing that the collector knows of.
+    """
+    weakref.finalize(array, function, *arguments).atexit = False
+
+
+def _release(array: Bytes, returned: deque[int], nbytes: int) -> None:
+    array[:POISONED] = DEAD
+    array[-POISONED:] = DEAD
+    returned.append(nbytes)
 
 
 class Account:
@@ -98,7 +112,8 @@ class Resource(Labelled, registered="MTLResource"):
         self._device = device
         self._options = options
         self._heap = heap
-        self._aliasable = False
+        self._fate: list[None] = []
+        """Empty, unless it was made aliasable."""
 
     def device(self) -> Any:
         return self._device
@@ -122,11 +137,11 @@ class Resource(Labelled, registered="MTLResource"):
         self._simulation.demand(
             self._heap is not None and not self._heap._placed, "aliasable", f"{self!r}: it is of no automatic heap"
         )
-        self._aliasable = True
+        self._fate.append(None)
         self._give_back()
 
     def isAliasable(self) -> bool:
-        return self._aliasable
+        return bool(self._fate)
 
     def setPurgeableState_(self, state: int) -> int:
         return 2
@@ -135,7 +150,7 @@ class Resource(Labelled, registered="MTLResource"):
         """Let the heap use the memory for others."""
 
     def _check_usable(self) -> None:
-        if self._aliasable:
+        if self._fate:
             self._simulation.refuse("aliasable", f"{self!r}: it was made aliasable")
 
     @property
@@ -155,6 +170,8 @@ class Buffer(Resource, registered="MTLBuffer"):
         self._start = start
         self._length = length
         self._bytes: Bytes = block.array[start : start + length]
+        if heap is not None and not heap._placed:
+            when_gone(self._bytes, _vacate, block.array[start : start + length], heap, start, self._fate)
 
     def length(self) -> int:
         return self._length
@@ -165,7 +182,7 @@ class Buffer(Resource, registered="MTLBuffer"):
 
     def contents(self) -> Any:
         """NULL, which is None in Python, where the host does not see it."""
-        return None if storage_of(self._options) == PRIVATE else Contents(self._bytes)
+        return None if storage_of(self._options) == PRIVATE else Contents(self._bytes[:])
 
     def didModifyRange_(self, range: Any) -> None:
         managed = storage_of(self._options) == MANAGED
@@ -185,8 +202,8 @@ class Buffer(Resource, registered="MTLBuffer"):
         if self._heap is not None:
             self._heap._return(self._start, self._length)
 
-    def __del__(self) -> None:
-        heap = self.__dict__.get("_heap")
-        if heap is not None and not self._aliasable and not heap._placed:
-            self._bytes[:POISONED] = DEAD
-            heap._return(self._start, self._length)
+
+def _vacate(array: Bytes, heap: Heap, start: int, aliasable: list[None]) -> None:
+    if not aliasable:
+        array[:POISONED] = DEAD
+        heap._return(start, len(array))

@@ -1,0 +1,80 @@
+"""Failures that nobody has looked at yet, and how they are told in the end (M21).
+
+Each error that ends a submission has one record, shared by all whom it reaches: the submissions that fail with it and
+the timelines that carry it. Whoever may still look at the error refers to one of those. So when the record is
+collected nobody ever will, and it is reported; and when its device is closed before that, it is reported then. What
+was given up on purpose, by a cancel, a close or a dropped semaphore, is no news.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from ..errors import AbortedError
+from . import process
+from .background import reaper
+
+if TYPE_CHECKING:
+    from .submission import Submission
+
+
+class Unseen:
+    """A failure, until somebody looks at it or it is reported."""
+
+    __slots__ = ("__weakref__", "error", "seen", "text")
+
+    def __init__(self, text: str, error: BaseException) -> None:
+        self.seen = True  # until all is here: an interrupted constructor has nothing to report
+        self.text = text
+        self.error = error
+        self.seen = False
+
+    def __del__(self) -> None:
+        # An interrupted constructor may have left nothing.
+        if not (getattr(self, "seen", True) or process.here.exiting):
+            reaper.leave(_log, self.text, self.error)
+
+    def report(self) -> None:
+        """Tell of it, once, unless somebody has looked."""
+        if not self.seen:
+            self.seen = True
+            _log(self.text, self.error)
+
+
+_records: WeakValueDictionary[int, Unseen] = WeakValueDictionary()
+"""By the identity of the error, which lives as long as its record does."""
+
+
+def record_of(error: BaseException) -> Unseen | None:
+    """Return the record of an error that has ended a submission."""
+    return _records.get(id(error))
+
+
+def note(submission: Submission, error: BaseException) -> None:
+    """Take down that a submission ends with an error: with the record of that error, made if it is news."""
+    if submission._unseen is not None or isinstance(error, AbortedError):
+        return
+    record = record_of(error)
+    if record is None:
+        record = Unseen(submission.describe(), error)
+        _records[id(error)] = record
+        submission._device._failures.add(record)
+    submission._unseen = record
+
+
+def look_at(error: BaseException | None) -> None:
+    """Somebody is told of an error: it need not be reported."""
+    record = None if error is None else record_of(error)
+    if record is not None:
+        record.seen = True
+
+
+def _log(text: str, error: BaseException) -> None:
+    import logging  # here, because importing it costs as much as a third of Tidegate
+
+    said = str(error)
+    name = type(error).__name__
+    logging.getLogger("tidegate").error(
+        "the failure of %s was never looked at: %s", text, f"{name}: {said}" if said else name, exc_info=error
+    )
