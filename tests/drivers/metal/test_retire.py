@@ -15,12 +15,12 @@ from tidegate.drivers.metal.direct_command_buffer import LIGHT
 from .driver_bench import LIMIT, DriverBench
 
 
-def retirement_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tidegate-metal-compute")]
+def retirement_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("tidegate-metal-compute")}
 
 
 def test_work_that_nobody_listens_to_starts_no_thread_and_is_seen_by_whoever_looks(metal: DriverBench) -> None:
-    before = len(retirement_threads())
+    before = retirement_threads()  # of other devices: they may end meanwhile
     done = tg.Semaphore()
     completed = threading.Event()
     metal.native.before_completion = lambda _commands: completed.set()
@@ -29,7 +29,7 @@ def test_work_that_nobody_listens_to_starts_no_thread_and_is_seen_by_whoever_loo
     while not filled.done:
         pass
     assert done.at(1).reached
-    assert len(retirement_threads()) == before
+    assert retirement_threads() <= before
 
 
 def test_an_armed_epoch_wakes_although_nobody_looks(metal: DriverBench) -> None:
