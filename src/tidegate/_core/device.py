@@ -55,6 +55,7 @@ class Device(Workload):
         self._label = label
         self._closing = False
         self._closed = False
+        self._doomed: list[Submission] = []
         self._queues: dict[tuple[str, int], Queue] = {}
         progress.pollers.append(self._poller)
         _open_devices.add(self)
@@ -285,13 +286,16 @@ class Device(Workload):
             return
         deadline = None if timeout is None else time.monotonic() + timeout
         with core_lock:
-            self._closing = True
-            if self._refusal is None:
-                self._refusal = closed_error
-            doomed = self._doomed_locked()
-        for submission in doomed:
+            if not self._closing:
+                # Once: when this is called again, what followed from issued work may have nothing left before it.
+                self._doomed = self._doomed_locked()
+                if self._refusal is None:
+                    self._refusal = closed_error
+                self._closing = True
+        for submission in self._doomed:
             abort(submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed"))
         self._drain(deadline)
+        self._doomed = []
         self._end()
         self._tell_failures(strict)
 
