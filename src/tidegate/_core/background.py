@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,7 +25,7 @@ Note = tuple[Callable[..., object], tuple[Any, ...]]
 class Background:
     """A daemon thread that runs what it is given, in order."""
 
-    __slots__ = ("_name", "_notes", "_started", "_starting")
+    __slots__ = ("_begun", "_name", "_notes", "_started")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,29 +35,24 @@ class Background:
     def _renew(self) -> None:
         self._notes: SimpleQueue[Note] = SimpleQueue()
         self._started = False
-        self._starting = threading.RLock()  # a finalizer may come here while the thread is being made
+        self._begun = False
 
     def ensure(self) -> None:
-        """Start the thread if need be. For ordinary code only."""
-        if self._started:
-            return
-        with self._starting:
-            if self._started:
-                return
-            try:
-                threading.Thread(target=self._run, args=(self._notes,), name=self._name, daemon=True).start()
-            except RuntimeError:
-                if not process.here.exiting and not sys.is_finalizing():
-                    raise
-                return
-            self._started = True
+        """Start the thread if need be. For ordinary code only.
+
+        Under no lock (see `start_thread`): whoever is not alone here starts one too many, and that one ends at once.
+        """
+        if not self._started:
+            self._started = start_thread(partial(self._run, self._notes), self._name) is not None
 
     def leave(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the thread call `function(*arguments)` soon. Callable from anywhere."""
         self._notes.put((function, arguments))
 
-    @staticmethod
-    def _run(notes: SimpleQueue[Note]) -> None:
+    def _run(self, notes: SimpleQueue[Note]) -> None:
+        if self._begun:  # no call between test and store (M38)
+            return
+        self._begun = True
         while True:
             function, arguments = notes.get()
             try:
@@ -65,6 +61,22 @@ class Background:
                 report_unraisable(error, function)
             # A note may hold the last reference to something: drop it before sleeping.
             del function, arguments
+
+
+def start_thread(function: Callable[[], object], name: str) -> threading.Thread | None:
+    """Start a daemon thread; None: the interpreter exits.
+
+    Under no lock, and so mostly as a note to the reaper: the call returns when the thread has begun, and before that a
+    finalizer on it may come to wait for any lock that this thread has.
+    """
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        if not process.here.exiting and not sys.is_finalizing():
+            raise
+        return None
+    return thread
 
 
 class _Unraisable:

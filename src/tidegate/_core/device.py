@@ -268,7 +268,8 @@ class Device(Workload):
 
         Args:
             timeout: seconds for the work that still runs; None waits as long as it takes.
-            strict: raise such failures, once the device is closed, instead of logging them.
+            strict: raise such failures, once the device is closed, instead of logging them; also those that were logged
+                before, because nobody was left who could look at them.
 
         Raises:
             DeadlineExceededError: work still runs; the text names it. Call again to go on waiting.
@@ -308,11 +309,13 @@ class Device(Workload):
             return
         for record in records:
             record.seen = True
-        if records:
-            told = "; ".join(f"{record.text}: {brief(record.error)}" for record in records[:_TOLD])
+        failures = [*self._dropped_failures, *((record.text, record.error) for record in records)]
+        self._dropped_failures.clear()
+        if failures:
+            told = "; ".join(f"{text}: {brief(error)}" for text, error in failures[:_TOLD])
             raise SemaphoreFailedError(
-                f"{self.describe()} is closed; of its work, {len(records)} failures were never looked at: {told}"
-            ) from records[0].error
+                f"{self.describe()} is closed; of its work, {len(failures)} failures were never looked at: {told}"
+            ) from failures[0][1]
 
     def _end(self) -> None:
         try:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FileLike: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 Path: TypeAlias = "str | bytes"
+Place: TypeAlias = "tuple[int, int, bytes]"
 
 _CHUNK = 8 << 20
 _END = 2**63 - 1
@@ -55,14 +56,14 @@ class _Locks:
 
     def _renew(self) -> None:
         self._lock = threading.RLock()  # a finalizer may come here in the middle
-        self._known: WeakValueDictionary[int | Path, LockType] = WeakValueDictionary()
+        self._known: WeakValueDictionary[int | Place, LockType] = WeakValueDictionary()
 
-    def of(self, key: int | Path) -> LockType:
+    def of(self, key: int | Place) -> LockType:
         """Return the lock of a file."""
         with self._lock:
             return self._known.setdefault(key, threading.Lock())
 
-    def __contains__(self, key: int | Path) -> bool:
+    def __contains__(self, key: int | Place) -> bool:
         return key in self._known
 
 
@@ -83,7 +84,7 @@ class _File:
         if isinstance(file, (str, bytes, os.PathLike)):
             self._path = _checked_path(file, write)
             if write:
-                self._lock = _to_be_made.of(self._path)
+                self._lock = _to_be_made.of(_place(self._path))
         else:
             descriptor = _checked_object(file, write)
             if descriptor is None:
@@ -180,7 +181,7 @@ def _checked_path(file: Any, write: bool) -> Path:
     except FileNotFoundError:
         if write:
             _check_folder(path)
-        elif path not in _to_be_made:
+        elif not os.path.isdir(os.path.dirname(path)) or _place(path) not in _to_be_made:
             raise
         return path
     if stat.S_ISDIR(mode):
@@ -199,6 +200,12 @@ def _check_folder(path: Path) -> None:
         raise _os_error(errno.ENOENT, path)
     if not _may(folder, os.W_OK | os.X_OK):
         raise _os_error(errno.EACCES, path)
+
+
+def _place(path: Path) -> Place:
+    """Return where a file is, or is to be made, however its path is written: its folder, and its name there."""
+    folder = os.stat(os.path.dirname(path))
+    return folder.st_dev, folder.st_ino, os.fsencode(os.path.basename(path))
 
 
 def _may(path: Path, mode: int) -> bool:

@@ -201,6 +201,7 @@ class HostCallPool:
         except BaseException as error:
             report_unraisable(error, entry[0])
         self._came_back = True
+        del entry  # the frames of an error that is kept know this one
         return True
 
     def _next(self) -> tuple[Task, Ticket] | None:

@@ -178,6 +178,8 @@ def _not_issued(submission: Submission, error: BaseException) -> None:
     give_up(submission, error)
     if submission.timeline is not None:
         reaper.leave(promise, submission)
+        # What the driver would have done behind the epoch may be missing: it is told of somebody who waits for the end.
+        reaper.leave(arm_submission, submission)
 
 
 def _take_back(submission: Submission) -> bool:

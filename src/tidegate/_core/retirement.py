@@ -233,7 +233,9 @@ def _outcome(submission: Submission) -> BaseException | None:
     for state, value, producer in submission._promised:
         if state is None:
             if producer._error is not None:
+                submission._unseen = producer._unseen
                 return producer._error
         elif state.payload < value and state.failure is not None:
+            submission._unseen = state.unseen
             return state.failure
     return None

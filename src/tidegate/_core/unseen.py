@@ -2,12 +2,14 @@
 
 Each error that ends a submission has one record, shared by all whom it reaches: the submissions that fail with it and
 the timelines that carry it. Whoever may still look at the error refers to one of those. So when the record is
-collected nobody ever will, and it is reported; and when its device is closed before that, it is reported then. What
-was given up on purpose, by a cancel, a close or a dropped semaphore, is no news.
+collected nobody ever will, and it is reported; and when its device is closed before that, it is reported then. The
+device remembers a few of those that were reported before, for a strict close. What was given up on purpose, by a
+cancel, a close or a dropped semaphore, is no news. An error that is raised anew, after somebody has looked, is.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -22,17 +24,19 @@ if TYPE_CHECKING:
 class Unseen:
     """A failure, until somebody looks at it or it is reported."""
 
-    __slots__ = ("__weakref__", "error", "seen", "text")
+    __slots__ = ("__weakref__", "_dropped", "error", "seen", "text")
 
-    def __init__(self, text: str, error: BaseException) -> None:
+    def __init__(self, text: str, error: BaseException, dropped: deque[tuple[str, BaseException]]) -> None:
         self.seen = True  # until all is here: an interrupted constructor has nothing to report
         self.text = text
         self.error = error
+        self._dropped = dropped
         self.seen = False
 
     def __del__(self) -> None:
         # An interrupted constructor may have left nothing.
         if not (getattr(self, "seen", True) or process.here.exiting):
+            self._dropped.append((self.text, self.error))
             reaper.leave(_log, self.text, self.error)
 
     def report(self) -> None:
@@ -56,8 +60,8 @@ def note(submission: Submission, error: BaseException) -> None:
     if submission._unseen is not None or isinstance(error, AbortedError):
         return
     record = record_of(error)
-    if record is None:
-        record = Unseen(submission.describe(), error)
+    if record is None or record.seen:
+        record = Unseen(submission.describe(), error, submission._device._dropped_failures)
         _records[id(error)] = record
         submission._device._failures.add(record)
     submission._unseen = record

@@ -42,6 +42,8 @@ _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
 _AHEAD = 64
 """How far is looked among what was put off."""
+_DROPPED = 8
+"""So many failures that were dropped unseen are remembered."""
 _RELEASE_S = 1.0
 """How long memory is waited for that is on its way back: a few microseconds, unless its thread gets no turn."""
 
@@ -129,6 +131,7 @@ class Workload:
         self._releasing: dict[Submission, int] = {}
         self._starvation = Starvation(self)
         self._failures: weakref.WeakSet[Unseen] = weakref.WeakSet()
+        self._dropped_failures: deque[tuple[str, BaseException]] = deque(maxlen=_DROPPED)
         self._attention = False
         self._submitted = 0
         self._retired = 0
@@ -371,4 +374,5 @@ def _host_task(submission: Submission, work: HostWork) -> None:
     finally:
         thread_state.host_call_device = None
     retire(submission, error)
-    error = None  # this frame stands in its traceback: the two would keep each other
+    # The frames that an error passed through know this one for as long as it is kept, and this one would keep the work.
+    del submission, work, error

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -95,6 +96,65 @@ def test_a_closed_device_goes_with_the_last_reference_to_it(subject: Subject, no
     assert bool(kept) == (reference() is not None)
     kept.clear()
     assert gone.wait(LIMIT), gc.get_referrers(reference())
+
+
+class Token:
+    """Something that a host call is given."""
+
+
+class Unreadable:
+    """A file whose read fails."""
+
+    closed = False
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        return at
+
+    def read(self, count: int) -> bytes:
+        raise OSError(f"{count} bytes cannot be read")
+
+
+@pytest.mark.rules("M7", "M18")
+@pytest.mark.parametrize(
+    "failing", ["a host call", "a file", pytest.param("a kernel", marks=pytest.mark.needs("fault"))]
+)
+def test_an_error_that_is_kept_keeps_nothing_else(
+    device: tg.Device, queue: tg.Queue, kernels: ModuleType, no_collector: None, failing: str
+) -> None:
+    token, gone = Token(), threading.Event()
+    weakref.finalize(token, gone.set)
+    buffer = device.allocate(16)
+    buffer_gone = weakref.ref(buffer)
+
+    def fail(_token: Token, _buffer: tg.Buffer) -> None:
+        raise ValueError("on purpose")
+
+    if failing == "a host call":
+        submission = queue.host_call(fail, token, buffer)
+    elif failing == "a file":
+        file = Unreadable()
+        file.token = token  # type: ignore[attr-defined]
+        submission = queue.read_file(file, buffer, length=16)  # type: ignore[arg-type]
+        del file
+    else:
+        submission = queue.dispatch(kernels.load(device, kernels.fault), (1, 1, 1))
+    del token, buffer
+    with pytest.raises(tg.SemaphoreFailedError):
+        submission.wait(LIMIT)
+    error = submission.error
+    assert error is not None
+    assert gone.wait(LIMIT), "it keeps what the work was given"
+    kept = weakref.ref(submission)
+    del submission
+    for _ in range(int(LIMIT * 100)):  # the thread that ended it may have it a moment longer
+        if kept() is None and buffer_gone() is None:
+            break
+        queue.host_call(int).wait(LIMIT)
+    assert kept() is None, "it keeps its submission"
+    assert buffer_gone() is None, "it keeps a buffer"
 
 
 def test_what_is_left_of_a_closed_device_still_tells_what_it_was(subject: Subject) -> None:

@@ -328,6 +328,26 @@ def test_a_file_may_be_read_behind_the_held_write_that_makes_it(
     assert contents(buffer).tolist() == [3] * 4
 
 
+@pytest.mark.rules("M14", "M16")
+@pytest.mark.parametrize("spelling", [b"new.bin", "./new.bin", "../{folder}/new.bin", "link/new.bin"], ids=str)
+def test_the_file_that_a_held_write_makes_may_be_spelled_in_another_way(
+    device: tg.Device, queue: tg.Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to(tmp_path, target_is_directory=True)
+    if isinstance(spelling, str):
+        spelling = spelling.format(folder=tmp_path.name)
+    gate, written = tg.Semaphore(), tg.Semaphore()
+    source, target = device.upload(np.frombuffer(b"abcd", np.uint8)), device.allocate(4)
+    queue.write_file(source, tmp_path / "new.bin", wait=gate.at(1), signal=written.at(1))
+    read = queue.read_file(spelling, target, wait=written.at(1))
+    with pytest.raises(FileNotFoundError):
+        queue.read_file("other.bin", target)
+    gate.signal(1)
+    read.wait(LIMIT)
+    assert target.read(timeout=LIMIT) == b"abcd"
+
+
 def test_a_cancelled_write_makes_its_path_no_file_to_read(device: tg.Device, queue: tg.Queue, tmp_path: Path) -> None:
     new, gate, buffer = tmp_path / "new.bin", tg.Semaphore(), guarded(device, 4)
     written = queue.write_file(buffer, new, wait=gate.at(1))

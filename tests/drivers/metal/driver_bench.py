@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import tidegate as tg
 from tidegate import lowlevel
@@ -139,19 +138,3 @@ def in_threads(count: int, run: Callable[[int], None]) -> None:
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
-
-
-def interrupt_the_next_start(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Have an interrupt come right behind the start of the driver's next thread; returns the threads it starts."""
-    started: list[threading.Thread] = []
-    real = threading.Thread.start
-
-    def start(thread: threading.Thread) -> None:
-        real(thread)
-        if thread.name.startswith("tidegate-metal"):
-            started.append(thread)
-            if len(started) == 1:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    return started

@@ -16,8 +16,9 @@ def seeded(seed: int, tests: str = "") -> Run:
     return Run("metal-simulated", tests, (("TIDEGATE_METAL_SEED", str(seed)),))
 
 
-#: What a handler interrupts is the core, which the other drivers show as well.
-_WITHOUT_HANDLERS = "not test_signal_handlers"
+#: What a handler interrupts is mostly the core, which the other drivers show as well; the driver's own part is in the
+#: middle of an issue.
+_WITHOUT_HANDLERS = "not test_signal_handlers or test_a_handler_may_come_while_work_follows_what_is_running"
 #: Where it matters what Metal leaves open.
 _SEEDED = "random_programs or joins or starving or queue_order or transfer or lifetimes or commands or failure"
 

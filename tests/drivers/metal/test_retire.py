@@ -11,6 +11,7 @@ import pytest
 
 import tidegate as tg
 from tidegate.drivers.metal.direct_command_buffer import LIGHT
+from tidegate.drivers.metal.retire import Retirement
 
 from .driver_bench import LIMIT, DriverBench
 
@@ -154,12 +155,15 @@ def test_closing_a_lost_device_keeps_what_is_in_flight_until_it_has_landed() -> 
     bench.device.close(LIMIT)
     timelines = bench.timelines
     latch.open()
+    limit = time.monotonic() + LIMIT
     for timeline in timelines:
+        while timeline.flights:
+            assert time.monotonic() < limit, "it keeps what has landed"
+            time.sleep(0)
         thread = timeline.retirement._thread
         if thread is not None:
             thread.join(LIMIT)
             assert not thread.is_alive()
-        assert not timeline.flights
     bench.close()
 
 
@@ -213,3 +217,27 @@ def test_what_a_command_buffer_kept_is_dropped_at_its_end(metal: DriverBench) ->
     latch.open()
     filled.wait(LIMIT)
     assert [flight.kept for flight in flights] == [[], []]
+
+
+def test_a_large_download_whose_issue_is_interrupted_before_it_is_armed_ends_all_the_same(
+    metal: DriverBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the retirement thread copies that much, and it has to be told of it."""
+    source = metal.upload((LIGHT + 4) // 4)
+    array = np.zeros((LIGHT + 4) // 4, np.uint32)
+    told, strikes = threading.Event(), [KeyboardInterrupt()]
+    real = Retirement.arm
+
+    def arm(retirement: Retirement, epoch: int) -> None:
+        if strikes:
+            raise strikes.pop()
+        real(retirement, epoch)
+
+    monkeypatch.setattr(Retirement, "arm", arm)
+    done = tg.Semaphore()
+    done.at(1).add_callback(lambda *_: told.set())
+    with pytest.raises(KeyboardInterrupt):
+        metal.queue.download(source, array, signal=done.at(1))
+    assert told.wait(LIMIT)
+    assert isinstance(done.failure, KeyboardInterrupt)
+    metal.device.close(LIMIT)

@@ -21,8 +21,6 @@ from tidegate.drivers.metal.shared_event import EventBarrier
 from tidegate.testing import metal_simulated
 from tidegate.testing.metal_device import register_fill_kernels
 
-from .driver_bench import interrupt_the_next_start
-
 LIMIT = 30.0
 
 
@@ -498,23 +496,6 @@ def test_what_is_committed_is_not_asked_for_it_again(seam: Seam, monkeypatch: py
     assert seam.block([point]) is not None
     assert not asked
     monkeypatch.undo()
-
-
-def test_an_interrupt_while_the_retirement_thread_starts_leaves_none_behind(
-    seam: Seam, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = interrupt_the_next_start(monkeypatch)
-    timeline, epoch = epoch_of(seam.block())
-    with pytest.raises(KeyboardInterrupt):
-        timeline.arm(epoch)
-    timeline.arm(epoch)
-    assert len(started) == 2
-    seam.event.setSignaledValue_(1)
-    assert seam.sink.wakes.acquire(timeout=LIMIT)
-    seam.device.close()
-    for thread in started:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
 
 
 def test_allocation_that_waits_for_two_queues_commits_its_memory_and_keeps_their_events(seam: Seam) -> None:

@@ -14,7 +14,7 @@ import tidegate as tg
 from tidegate.driver import Upload
 from tidegate.drivers.metal.staging import ALIGNMENT, CAPACITY, Held
 
-from .driver_bench import LIMIT, DriverBench, in_threads, interrupt_the_next_start
+from .driver_bench import LIMIT, DriverBench, in_threads
 
 
 def staged(metal: DriverBench) -> int:
@@ -245,26 +245,3 @@ def test_the_gpu_waits_for_the_thread_that_copies(metal: DriverBench) -> None:
     go_on.set()
     tg.wait_all(uploads, LIMIT)
     assert [set(target.read(timeout=LIMIT)) for target in targets] == [{1}, {2}]
-
-
-def test_an_interrupt_while_the_copying_thread_starts_loses_and_leaves_nothing(
-    metal: DriverBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = metal.open()
-    copier = other._driver.copier  # type: ignore[attr-defined]
-    arrays = [np.full(2**20, number, np.uint8) for number in range(1, 5)]
-    started = interrupt_the_next_start(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        copier.bring(arrays[0], [], at_once=False)
-    monkeypatch.undo()
-    buffers = [other.allocate(2**20) for _ in arrays]
-    uploads = [other.queue().upload(array, buffer) for array, buffer in zip(arrays, buffers, strict=True)]
-    for upload in uploads:
-        upload.wait(LIMIT)
-    assert [buffer.read(timeout=LIMIT)[-1] for buffer in buffers] == [1, 2, 3, 4]
-    threads = {*started, copier._thread}
-    assert len(threads) == 2
-    other.close(LIMIT)
-    for thread in threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()

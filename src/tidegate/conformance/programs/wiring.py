@@ -41,7 +41,7 @@ def wire(program: Program) -> Wires:
     """Choose how each step is ordered behind those before it."""
     wires = Wires({step.number: [] for step in program.steps}, {step.number: [] for step in program.steps})
     ancestors = program.ancestors()
-    points: dict[int, tuple[int, int, int]] = {}
+    points: dict[int, list[tuple[int, int, int]]] = {}
     waiters: dict[int, set[int]] = {}
     lane_last: dict[str, int] = {}
     for step in program.steps:
@@ -54,8 +54,8 @@ def wire(program: Program) -> Wires:
                 wires.waits[step.number].append(_submission(producer))
                 continue
             if number not in points:
-                points[number] = _point(program, wires, ancestors, number)
-            semaphore, low, high = points[number]
+                points[number] = _points(program, wires, ancestors, number)
+            semaphore, low, high = random.choice(points[number])
             wires.waits[step.number].append(f"t[{semaphore}].at({random.randint(low, high)})")
             waiters.setdefault(semaphore, set()).add(step.number)
         wires.waits[step.number] += [f"g[{gate}].at({value})" for gate, value in sorted(step.gates)]
@@ -79,20 +79,23 @@ def _submission(step: Step) -> str:
     return f"s[{step.number}]"
 
 
-def _point(program: Program, wires: Wires, ancestors: dict[int, set[int]], number: int) -> tuple[int, int, int]:
-    """Give a step a timepoint to signal: of a new semaphore, or further up on one whose last signal is before it."""
+def _points(program: Program, wires: Wires, ancestors: dict[int, set[int]], number: int) -> list[tuple[int, int, int]]:
+    """Give a step timepoints to signal: of new semaphores, or further up on such whose last signal is before it."""
     random = Random(f"{program.seed}/{number}")
-    chains = [index for index, signals in enumerate(wires.semaphores) if signals[-1][1] in ancestors[number]]
-    if chains and random.random() < 0.5:
-        index = random.choice(chains)
-        low = wires.semaphores[index][-1][0] + 1
-    else:
-        index, low = len(wires.semaphores), 1
-        wires.semaphores.append([])
-    high = low + random.choice((0, 0, 1, 5))
-    wires.semaphores[index].append((high, number))
-    wires.signals[number].append(f"t[{index}].at({high})")
-    return index, low, high
+    found = []
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        chains = [index for index, signals in enumerate(wires.semaphores) if signals[-1][1] in ancestors[number]]
+        if chains and random.random() < 0.5:
+            index = random.choice(chains)
+            low = wires.semaphores[index][-1][0] + 1
+        else:
+            index, low = len(wires.semaphores), 1
+            wires.semaphores.append([])
+        high = low + random.choice((0, 0, 1, 5))
+        wires.semaphores[index].append((high, number))
+        wires.signals[number].append(f"t[{index}].at({high})")
+        found.append((index, low, high))
+    return found
 
 
 def _watch(program: Program, wires: Wires) -> None:

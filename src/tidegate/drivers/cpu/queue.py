@@ -51,7 +51,7 @@ class _Task:
     __slots__ = ("_error", "_finished", "_step", "_ticket")
 
     def __init__(self, ticket: Ticket, step: Callable[[], object], finished: Callable[..., None]) -> None:
-        self._ticket = ticket
+        self._ticket: Ticket | None = ticket
         self._step: Callable[[], object] | None = step
         self._finished = finished
         self._error: BaseException | None = None
@@ -66,6 +66,10 @@ class _Task:
                 self._error = error
             # The storage must be free before the end is told: whoever waits for it may allocate at once.
             del step
+        if self._ticket is None:
+            return
         self._finished(self._ticket, self._error)
-        if first and self._error is not None and not isinstance(self._error, Exception):
-            raise self._error
+        raised, self._error = self._error, None
+        self._ticket = None  # the frames of the error know this one, and the submission keeps the error
+        if first and raised is not None and not isinstance(raised, Exception):
+            raise raised

@@ -7,7 +7,7 @@ In the order in which a thread may take them; one that has one of them takes onl
 1. `page_locked._table`: which devices are open. Held while code is loaded or page-locked memory is given back.
 2. `CudaDevice.lock`, of several devices in the order of their ids: streams, events, the order of issuing.
 3. `Stream._over_lock`: what is to be done on the host when an epoch is over. Not together with 2.
-4. `Code._lock`, `CudaPool._lock`, `StagingRing._lock`, `Sleepers._lock`, `TransferEngine._starting` and `._lock`.
+4. `Code._lock`, `CudaPool._lock`, `StagingRing._lock`, `Sleepers._lock`, `TransferEngine._lock`.
 5. `PageLocked._lock`.
 6. The core's lock. It is taken last, because the core calls no driver while it has it, and a driver calls the sink
    only with none of its own.

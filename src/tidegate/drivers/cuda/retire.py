@@ -18,8 +18,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from tidegate._core import process
-from tidegate._core.background import report_unraisable
+from tidegate._core.background import reaper, report_unraisable, start_thread
 
 from ._native import NativeError
 
@@ -63,19 +62,21 @@ class Sleepers:
             if self._idle > 0:
                 self._idle -= 1
             else:
-                self._start()
+                reaper.leave(self._start)
             self._tasks.put(task)
             self._coming.add(task)  # not before: what an interrupt keeps from being put must not count as coming
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name="tidegate-cuda-retire", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            if not process.here.exiting:
-                raise
-        else:
-            self._threads.append(thread)
+        """A note to the reaper."""
+        thread = None if self._stopped else start_thread(self._work, "tidegate-cuda-retire")
+        if thread is None:
+            return
+        with self._lock:
+            if self._stopped:
+                self._tasks.put(None)
+                self._left.append(thread)
+            else:
+                self._threads.append(thread)
 
     def _work(self) -> None:
         entered = False

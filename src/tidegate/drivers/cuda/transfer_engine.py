@@ -19,7 +19,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from tidegate._core.background import report_unraisable
+from tidegate._core.background import reaper, report_unraisable, start_thread
 from tidegate.driver import Storage, Ticket
 
 from ._errors import is_loss, translate
@@ -96,7 +96,7 @@ class TransferEngine:
         self._page_locked: PageLocked = reserve_of(device)
         self._inbox: SimpleQueue[Transfer | None] = SimpleQueue()
         self._lock = threading.Lock()  # of the threads only: an interrupt cannot come while it is held
-        self._starting = threading.RLock()
+        self._stopped = False
         self._threads: list[threading.Thread] = []
         self._streams: dict[bool, int] = {}
         self._transfers: set[Transfer] = set()
@@ -116,17 +116,22 @@ class TransferEngine:
 
     def _ensure(self, count: int) -> None:
         """Have so many threads."""
-        if len(self._threads) >= count:
-            return
-        with self._starting:
-            while len(self._threads) < count:
-                name = f"tidegate-cuda-transfer-{len(self._threads)}"
-                thread = threading.Thread(target=_Worker(self).run, name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+        if len(self._threads) < count:
+            reaper.leave(self._start, count)
+
+    def _start(self, count: int) -> None:
+        """A note to the reaper."""
+        while len(self._threads) < count and not self._stopped:
+            thread = start_thread(_Worker(self).run, f"tidegate-cuda-transfer-{len(self._threads)}")
+            if thread is None:
+                return
+            self._threads.append(thread)
+            if self._stopped:
+                self._inbox.put(None)
 
     def stop(self) -> None:
         """End the threads, which have nothing to do any more."""
+        self._stopped = True
         for _ in self._threads:
             self._inbox.put(None)
         for thread in self._threads:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from tidegate._core.background import report_unraisable
+from tidegate._core.background import reaper, report_unraisable, start_thread
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._native import Object
 
@@ -62,7 +62,6 @@ class Retirement:
         self._room = False
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._turn = threading.Lock()
 
     def arm(self, epoch: int) -> None:
         """Wake the core when `epoch` is over."""
@@ -85,21 +84,22 @@ class Retirement:
 
     def _stir(self) -> None:
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread
+            reaper.leave(self._start)
         self._changed.notify_all()
 
+    def _start(self) -> None:
+        """A note to the reaper."""
+        if self._thread is None:
+            self._thread = start_thread(self._run, self._name)
+
     def _run(self) -> None:
-        # An interrupt while the thread starts leaves a second one: two must not copy into the same array.
-        with self._turn:
-            while not self._is_over():
-                try:
-                    with self._timeline.native.autorelease_pool():
-                        self._await_oldest()
-                    self._tell()
-                except BaseException as error:
-                    report_unraisable(error, self)
+        while not self._is_over():
+            try:
+                with self._timeline.native.autorelease_pool():
+                    self._await_oldest()
+                self._tell()
+            except BaseException as error:
+                report_unraisable(error, self)
 
     def _is_over(self) -> bool:
         """Sleep until there is something to do; whether that is to end."""

@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from tidegate._core.background import report_unraisable
+from tidegate._core.background import reaper, report_unraisable, start_thread
 from tidegate._core.semaphore import Semaphore
 from tidegate._core.timepoint import Timepoint
 from tidegate.driver import Work
@@ -87,7 +87,7 @@ class SharedEvents:
         with self._lock, self._native.autorelease_pool():
             if self._listener is None:
                 # The listener last: an interrupt in between leaves a thread too many, not one too few.
-                threading.Thread(target=self._run, name="tidegate-metal-events", daemon=True).start()
+                reaper.leave(self._start)
                 self._listener = _native.new_listener(self._native, b"tidegate.metal.events")
             number = next(self._numbers)
             follower = _Follower(self, number, event, label)
@@ -106,6 +106,10 @@ class SharedEvents:
         listener = self._listener
         if listener is not None:
             _native.notify(event, listener, value, heard)
+
+    def _start(self) -> None:
+        """A note to the reaper."""
+        start_thread(self._run, "tidegate-metal-events")
 
     def _run(self) -> None:
         while True:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tidegate._core.background import reaper, start_thread
 from tidegate._core.staging import StagingBuffer
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._errors import given
@@ -147,7 +148,6 @@ class Copier:
         self._count = 0
         self._thread: threading.Thread | None = None
         self._event = given(_native.new_event(device.handle), "shared event")
-        self._turn = threading.Lock()
 
     def bring(self, array: Bytes, kept: list[Any], *, at_once: bool) -> tuple[Object, tuple[Object, int] | None]:
         """Return a buffer that has, or will have, the array's bytes, and the event and value to wait for."""
@@ -157,26 +157,27 @@ class Copier:
             return buffer, None
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="tidegate-metal-copier", daemon=True)
-                thread.start()
-                self._thread = thread
+                reaper.leave(self._start)
             self._count += 1
             self._jobs.put((target, array, self._count))
             return buffer, (self._event, self._count)
 
+    def _start(self) -> None:
+        """A note to the reaper."""
+        if self._thread is None:
+            self._thread = start_thread(self._run, "tidegate-metal-copier")
+
     def _run(self) -> None:
-        # An interrupt while the thread starts leaves a second one: it waits for its turn, since the values must rise.
-        with self._turn:
-            while True:
-                job = self._jobs.get()
-                if job is None:
-                    self._jobs.put(None)
-                    return
-                target, array, value = job
-                np.copyto(target, array)
-                del job, target, array  # they keep memory, which must be free before the end is told
-                with self._native.autorelease_pool():
-                    _native.set_event_value(self._event, value)
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                self._jobs.put(None)
+                return
+            target, array, value = job
+            np.copyto(target, array)
+            del job, target, array  # they keep memory, which must be free before the end is told
+            with self._native.autorelease_pool():
+                _native.set_event_value(self._event, value)
 
     def stop(self) -> None:
         """End the thread, behind what it still has to do."""

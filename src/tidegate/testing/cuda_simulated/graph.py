@@ -6,6 +6,7 @@ side by side, so that an edge which is missing is found.
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Iterable
 from random import Random
@@ -140,7 +141,7 @@ class _Run:
             node = self._ready.pop(self._chance.randrange(len(self._ready)))
             if self._helpers < _HELPERS and any(other.kind == "kernel" for other in self._ready):
                 self._helpers += 1
-                threading.Thread(target=self._help, name="simulated CUDA graph", daemon=True).start()
+                _thread.start_new_thread(self._help, ())
             return node
 
     def _help(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
     from .simulation import Simulation
 
 __all__ = ["DispatchData", "DispatchQueue", "Worker"]
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread of the simulation, which stands for C code: no collection, and so no finalizer, comes on its way.
+
+    The one who starts it may have any lock, and a finalizer may want that before the thread has begun.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        thread.start()
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Worker:
@@ -35,7 +50,7 @@ class Worker:
             self._jobs.append(job)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                start(self._thread)
 
     def join(self, timeout: float) -> bool:
         """Wait until there is nothing left to do; False if that took too long."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .dispatch import Worker
+from .dispatch import Worker, start
 from .foundation import Error
 from .hazards import Access, Clock, Place, merge, time_of
 from .rules import RULES
@@ -196,7 +196,7 @@ class Line:
             encoded.status = COMMITTED
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name=f"simulated-metal-{self.name}", daemon=True)
-                self.thread.start()
+                start(self.thread)
             self.changed.notify_all()
 
     def wait(self, encoded: Encoded, status: int) -> None:
