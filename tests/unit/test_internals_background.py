@@ -102,20 +102,16 @@ def test_a_thread_that_cannot_start_is_an_error_unless_the_interpreter_exits(
     catch_up(worker)  # it is not held for started
 
 
-def test_a_thread_that_was_started_meanwhile_is_not_started_again(
-    worker: Background, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Late:
-        def __enter__(self) -> None:
-            worker._started = True  # another thread was faster
-
-        def __exit__(self, *_exc: object) -> None:
-            pass
-
-    monkeypatch.setattr(worker, "_starting", Late())
-    monkeypatch.setattr(background.threading, "Thread", None)
+def test_one_thread_of_two_that_were_started_at_once_ends_at_once(worker: Background) -> None:
     worker.ensure()
+    catch_up(worker)
+    worker._started = False  # as another thread saw it that was at it too
+    before = set(threading.enumerate())
     worker.ensure()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    catch_up(worker)
 
 
 # Core sections -----------------------------------------------------------------------------------------------------

@@ -173,14 +173,13 @@ def test_notes_and_locks_of_the_parent_are_not_the_childs() -> None:
     assert in_child(child) == [True, []]
 
 
-@pytest.mark.parametrize("lock", ["core", "registry", "shared", "pool", "starting"])
+@pytest.mark.parametrize("lock", ["core", "registry", "shared", "pool"])
 def test_a_lock_that_another_thread_holds_is_free_in_the_child(lock: str) -> None:
     locks: dict[str, Callable[[], Any]] = {
         "core": lambda: core_lock,
         "registry": lambda: registry._lock,
         "shared": lambda: view._shared._lock,
         "pool": lambda: host_calls.pool._lock,
-        "starting": lambda: reaper._starting,
     }
     held, go = threading.Event(), threading.Event()
 

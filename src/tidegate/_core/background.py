@@ -69,8 +69,8 @@ def start_thread(function: Callable[[], object], name: str) -> threading.Thread 
     Under no lock, and so mostly as a note to the reaper: the call returns when the thread has begun, and before that a
     finalizer on it may come to wait for any lock that this thread has.
     """
-    thread = threading.Thread(target=function, name=name, daemon=True)
     try:
+        thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
     except RuntimeError:
         if not process.here.exiting and not sys.is_finalizing():

@@ -34,7 +34,6 @@ RANK = {
     "CudaPool._lock": 4,
     "StagingRing._lock": 4,
     "Sleepers._lock": 4,
-    "TransferEngine._starting": 4,
     "TransferEngine._lock": 5,
     "PageLocked._lock": 5,
     "core_lock": 6,
