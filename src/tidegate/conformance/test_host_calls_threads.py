@@ -398,11 +398,13 @@ class Frees:
 def test_finalizers_that_set_host_calls_free_lose_none_and_run_none_twice(queue: tg.Queue) -> None:
     ran: deque[int] = deque()
     calls = []
+    gates = []  # kept: whether garbage that signals what goes with it is in time is another question
     before = gc.get_threshold()
     gc.set_threshold(7, 3, 1000)
     try:
         for number in range(0, 2000, 2):
             gate = tg.Semaphore()
+            gates.append(gate)
             calls.append(queue.host_call(ran.append, number, wait=gate.at(1)))
             Frees(gate)
             calls.append(queue.host_call(ran.append, number + 1))

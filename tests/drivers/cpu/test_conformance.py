@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..conformance_runs import LIMIT, Run, Runs
-
-#: An interrupt or a handler at every step takes long, and meets the same steps on these as on the others.
-_WITHOUT_INTERRUPTS = "not test_interrupts and not test_signal_handlers and not test_storms"
+from ..conformance_runs import HANDLERS, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 _FAST = " or ".join(
     f"test_{name}"
@@ -21,17 +18,26 @@ _FAST = " or ".join(
 )
 
 RUNS = (
-    Run("cpu"),
-    Run("streams"),
-    Run("cpu-one-worker", _WITHOUT_INTERRUPTS),
-    Run("null", _WITHOUT_INTERRUPTS),
+    Run("cpu", WITHOUT_BOTH),
+    Run("streams", WITHOUT_BOTH),
+    Run("cpu-one-worker", WITHOUT_BOTH),
+    Run("null", WITHOUT_BOTH),
     # Without the compiled fast paths: what goes by them.
     Run("cpu", _FAST, (("TIDEGATE_PURE", "1"),)),
 )
+#: An interrupt or a handler at every step meets the same steps on these as on the others.
+LONG_RUNS = (Run("cpu", HANDLERS), Run("cpu", INTERRUPTS), Run("streams", HANDLERS), Run("streams", INTERRUPTS))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 50)
 @pytest.mark.parametrize("run", RUNS, ids=str)
-def test_the_subject_passes_the_suite(run: Run, runs: Runs) -> None:
-    runs.check(run)
+def test_the_subject_passes_the_suite(run: Run) -> None:
+    run.check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT + 50)
+@pytest.mark.parametrize("run", LONG_RUNS, ids=str)
+def test_the_subject_passes_the_long_part_of_the_suite(run: Run) -> None:
+    run.check()

@@ -17,22 +17,23 @@ import pytest
 
 from tidegate.drivers.cuda import driver
 
-from ..conformance_runs import LIMIT, Run, Runs
+from ..conformance_runs import INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 _WAITING = "test_queue_order or test_host_waits or test_callbacks or test_failure or test_ends or test_several_devices"
 
 #: A handler at every step takes a quarter of an hour here. What it interrupts is mostly the core, which others show as
 #: well; the driver's own part is in the middle of an issue.
-_WITHOUT_HANDLERS = "not test_signal_handlers or test_a_handler_may_come_while_work_follows_what_is_running"
+_SOME_HANDLERS = "test_a_handler_may_come_while_work_follows_what_is_running"
 
 FORMS = {
-    "": _WITHOUT_HANDLERS,
+    "": WITHOUT_BOTH,
     "-graph": "test_commands or test_bindings",
     "-stream": "test_commands or test_bindings",
     "-events": f"{_WAITING} or test_submission or test_budgets",
     "-python": "test_dispatch or test_submission or test_interrupts and test_a_submit",
     "-release": "test_dispatch",
 }
+LONG_RUNS = (Run("cuda-simulated", _SOME_HANDLERS), Run("cuda-simulated", INTERRUPTS))
 
 ON_A_CARD = {**FORMS, "": "", "-release": f"{_WAITING} or test_threads or test_dispatch"}
 
@@ -47,8 +48,15 @@ def _card() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 50)
 @pytest.mark.parametrize("run", [Run(f"cuda-simulated{form}", tests) for form, tests in FORMS.items()], ids=str)
-def test_the_driver_passes_the_suite_on_the_simulation(run: Run, runs: Runs) -> None:
-    runs.check(run)
+def test_the_driver_passes_the_suite_on_the_simulation(run: Run) -> None:
+    run.check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT + 50)
+@pytest.mark.parametrize("run", LONG_RUNS, ids=str)
+def test_the_driver_passes_the_long_part_of_the_suite_on_the_simulation(run: Run) -> None:
+    run.check()
 
 
 @pytest.mark.slow
@@ -56,4 +64,4 @@ def test_the_driver_passes_the_suite_on_the_simulation(run: Run, runs: Runs) -> 
 @pytest.mark.usefixtures("_card")
 @pytest.mark.parametrize("run", [Run(f"cuda{form}", tests) for form, tests in ON_A_CARD.items()], ids=str)
 def test_the_driver_passes_the_suite_on_the_card(run: Run) -> None:
-    run.check()  # one after the other: kernels that spin are in the way of other processes
+    run.check()

@@ -9,25 +9,32 @@ import sys
 
 import pytest
 
-from ..conformance_runs import LIMIT, Run, Runs
+from ..conformance_runs import INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 
-def seeded(seed: int, tests: str = "") -> Run:
+def seeded(seed: int, tests: str) -> Run:
     return Run("metal-simulated", tests, (("TIDEGATE_METAL_SEED", str(seed)),))
 
 
 #: What a handler interrupts is mostly the core, which the other drivers show as well; the driver's own part is in the
 #: middle of an issue.
-_WITHOUT_HANDLERS = "not test_signal_handlers or test_a_handler_may_come_while_work_follows_what_is_running"
+_SOME_HANDLERS = "test_a_handler_may_come_while_work_follows_what_is_running"
 #: Where it matters what Metal leaves open.
 _SEEDED = "random_programs or joins or starving or queue_order or transfer or lifetimes or commands or failure"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 50)
-@pytest.mark.parametrize("run", [seeded(0, _WITHOUT_HANDLERS), seeded(1, _SEEDED)], ids=str)
-def test_the_driver_passes_the_suite(run: Run, runs: Runs) -> None:
-    runs.check(run)
+@pytest.mark.parametrize("run", [seeded(0, WITHOUT_BOTH), seeded(1, _SEEDED)], ids=str)
+def test_the_driver_passes_the_suite(run: Run) -> None:
+    run.check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT + 50)
+@pytest.mark.parametrize("run", [seeded(0, _SOME_HANDLERS), seeded(0, INTERRUPTS)], ids=str)
+def test_the_driver_passes_the_long_part_of_the_suite(run: Run) -> None:
+    run.check()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="this may be a Mac with a GPU")

@@ -363,7 +363,9 @@ def test_closing_the_device_ends_its_thread_for_events(metal: DriverBench, forei
     lowlevel.import_event(foreign.event(), other)
 
     def started() -> list[threading.Thread]:
-        found = [thread for thread in threading.enumerate() if thread.name == "tidegate-metal-events"]
+        found = [
+            thread for thread in threading.enumerate() if thread.name == "tidegate-metal-events" and thread.is_alive()
+        ]
         return [thread for thread in found if thread.ident not in before]
 
     eventually(lambda: bool(started()))

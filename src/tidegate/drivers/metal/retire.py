@@ -79,8 +79,10 @@ class Retirement:
         """End the thread, once nothing is in flight any more: what flies must be kept until it has landed."""
         with self._lock:
             self._stopped = True
-            if self._thread is not None or self._timeline.flights:
+            if self._timeline.flights:
                 self._stir()
+            else:
+                self._changed.notify_all()  # a thread may be there that `_start` has not noted yet
 
     def _stir(self) -> None:
         if self._thread is None:

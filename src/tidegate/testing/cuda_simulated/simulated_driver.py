@@ -1,7 +1,11 @@
-"""The driver `cuda-simulated`: the CUDA driver over a simulated machine, one for the process, as a real one is."""
+"""The driver `cuda-simulated`: the CUDA driver over a simulated machine, one for the process, as a real one is.
+
+What the card leaves open is drawn from the seed in `TIDEGATE_CUDA_SEED`.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 from ...drivers.cuda import CudaDriver
@@ -29,6 +33,8 @@ class SimulatedCudaDriver(CudaDriver):
         )
 
 
+_seed = int(os.environ.get("TIDEGATE_CUDA_SEED", "0"))
+
 driver = SimulatedCudaDriver(
-    SimulatedNative(Machine(seed=0, devices=2, memory=2 << 30, limit=20.0, shake=0.1), strict=True)
+    SimulatedNative(Machine(seed=_seed, devices=2, memory=2 << 30, limit=20.0, shake=0.1), strict=True)
 )

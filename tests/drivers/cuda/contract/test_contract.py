@@ -107,6 +107,6 @@ def test_the_simulation_answers_as_the_card_did(name: str, simulated: dict[str, 
     assert simulated[name] == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_the_card_answers_as_it_did(name: str, card: dict[str, Any]) -> None:
-    assert card[name] == EXPECTED[name]
+def test_the_card_answers_as_it_did(card: dict[str, Any]) -> None:
+    other = {name: (card[name], result) for name, result in EXPECTED.items() if card[name] != result}
+    assert other == {}, "(now, on record)"
