@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 LIMIT = 1150
 """Seconds that one run may take."""
 
-#: The modules that try a signal, an interrupt or a finalizer at every step of every operation: most of a full run's time.
+#: The modules that try a signal, an interrupt or a finalizer at every step: most of the time of a full run.
 HANDLERS = "test_signal_handlers"
 INTERRUPTS = "test_interrupts or test_storms"
 WITHOUT_BOTH = "not test_signal_handlers and not test_interrupts and not test_storms"

@@ -107,3 +107,29 @@ def test_a_finalizer_may_signal_and_fail() -> None:
     with pytest.raises(tg.SemaphoreFailedError) as caught:
         failed.wait(1, timeout=LIMIT)
     assert caught.value.__cause__ is error
+
+
+@pytest.mark.xfail(
+    strict=True, reason="an interpreted finalizer may come before that of other garbage; the compiled core has none"
+)
+@pytest.mark.rules("M12")
+def test_a_finalizer_may_signal_a_semaphore_that_goes_with_it(queue: tg.Queue) -> None:
+    class Signaller:
+        def __init__(self, gate: tg.Semaphore) -> None:
+            self.itself, self.gate = self, gate  # only the collector frees it, and the semaphore with it
+
+        def __del__(self) -> None:
+            told = threading.Event()
+            tg.Semaphore().at(1).add_callback(lambda *_: told.set())
+            assert told.wait(LIMIT)  # what was dropped before this has been dealt with by now
+            try:
+                self.gate.signal(1)
+            except tg.SemaphoreFailedError:
+                pass  # the waiter tells
+
+    gate = tg.Semaphore()
+    held = queue.barrier(wait=gate.at(1))
+    Signaller(gate)
+    del gate
+    gc.collect()
+    held.wait(timeout=LIMIT)
