@@ -2,6 +2,9 @@
 
 Work that nobody listens to is retired when somebody next looks; only when a thread sleeps, a callback or an await is
 registered, or held work depends on it, the device is asked to wake us at its epoch.
+
+Tables that others may change are read here, as wherever no section is entered, by way of `tuple(table)` and `get`. Not
+by `copy`: a finalizer may come in the middle of that and change the table, and the copy is then broken.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ def promise_for(state: TimelineState, value: int) -> Submission | None:
     promises = state.promises
     found = promises.get(value)
     if found is None and promises:
-        above = min((claim for claim in promises.copy() if claim > value), default=None)
+        above = min([claim for claim in tuple(promises) if claim > value], default=None)
         found = None if above is None else promises.get(above)
     return found
 
@@ -32,7 +35,7 @@ def arm(state: TimelineState, value: int) -> None:
     Where nobody has promised that yet, what is promised below may still fail it.
     """
     submission = promise_for(state, value)
-    for each in (submission,) if submission is not None else tuple(state.promises.copy().values()):
+    for each in (submission,) if submission is not None else tuple(state.promises.values()):
         arm_submission(each)
 
 

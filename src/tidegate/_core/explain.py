@@ -88,7 +88,7 @@ class _Walk:
             producer = link.producer
             if producer is not None and producer not in self._met:
                 self._enter(producer, link)
-                stack += [(depth + 1, wait) for wait in reversed((producer._pending or {}).copy().items())]
+                stack += [(depth + 1, wait) for wait in reversed(_pending_of(producer))]
         self._back_to(0)
         return links
 
@@ -131,11 +131,22 @@ class _Walk:
         return above is not None and above not in self._places and (above._pending or {}).get(state, -1) < value
 
 
+def _pending_of(submission: Submission) -> list[Target]:
+    """Return what a submission waits for, as far as it still does."""
+    pending = submission._pending or {}
+    return [(state, value) for state in tuple(pending) if (value := pending.get(state)) is not None]
+
+
 class _Claims:
     """All claims on one timeline, in order: made once, for all that look above."""
 
     def __init__(self, state: TimelineState) -> None:
-        known = [(value, found) for value, claim in state.claims.copy().items() if (found := claim()) is not None]
+        claims = state.claims
+        known = [
+            (value, found)
+            for value in tuple(claims)
+            if (claim := claims.get(value)) is not None and (found := claim()) is not None
+        ]
         known.sort(key=itemgetter(0))
         self._values = [value for value, _ in known]
         self._submissions = [submission for _, submission in known]

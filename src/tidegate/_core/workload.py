@@ -228,7 +228,7 @@ class Workload:
     def _await_releases(self) -> None:
         """Let other threads release what work kept whose end they have told already."""
         if self._releasing and not self._process.forked:
-            others = [one for one, thread in self._releasing.copy().items() if thread != get_ident()]
+            others = [one for one in tuple(self._releasing) if self._releasing.get(one) != get_ident()]
             deadline = time.monotonic() + _RELEASE_S
             while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
                 breathe()
