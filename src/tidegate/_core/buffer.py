@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from ..types import MemoryKind
 from . import process
 from .host_wait import checked_timeout, wait_targets
 from .scheduling import waits_of
+from .semaphore import Semaphore
 from .submission import over
 from .thread_state import thread_state
 from .timeline import brief
@@ -39,6 +40,7 @@ from .unseen import look_at
 if TYPE_CHECKING:
     from .device import Device
     from .submission import Submission
+    from .timepoint import Timepoint
     from .view import BufferView
 
 PENDING, LIVE, FREED, FAILED = "not committed yet", "live", "freed", "never committed: its allocation failed"
@@ -59,6 +61,7 @@ class Memory:
         "closed",
         "device",
         "freed_by",
+        "host_accesses",
         "kind",
         "label",
         "last_write",
@@ -87,6 +90,7 @@ class Memory:
         self.last_write: weakref.ref[Submission] | None = None
         self.write_error: BaseException | None = None
         self.freed_by: object = None
+        self.host_accesses: list[Timepoint] = []
         self.uses = 0
         self.closed = False
         self.root: weakref.ref[Buffer] | None = None
@@ -116,6 +120,14 @@ class Memory:
         """Return the last submitted write while it is not over."""
         last = self.last_write
         return None if last is None else last()
+
+    def accessed(self) -> list[Timepoint]:
+        """Return the ends of the transfers for host accesses that are under way.
+
+        Whoever gave up such an access, because its time was over or by an interrupt, has nothing to wait for; so `free`
+        waits for these by itself.
+        """
+        return [end for end in tuple(self.host_accesses) if end._state.claims]
 
     def end_use(self) -> None:
         """A submission that used it is over."""
@@ -346,8 +358,9 @@ class Buffer:
         source = self._visible()
         flat = out.reshape(-1).view(np.uint8)
         if source is None:
-            read = self.device._host_queue().download(self.subspan(0, flat.nbytes), flat)
-            read.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+            span = self.subspan(0, flat.nbytes)
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            self._transfer(lambda end: self.device._host_queue().download(span, flat, signal=end), left)
         else:
             np.copyto(flat, source[: flat.nbytes])
         return out
@@ -359,9 +372,20 @@ class Buffer:
         self._order_host_access(..., None)
         into = target._visible()
         if into is None:
-            self.device._host_queue().upload(source, target).wait()
+            self._transfer(lambda end: self.device._host_queue().upload(source, target, signal=end), None)
         else:
             np.copyto(into, source)
+
+    def _transfer(self, submit: Callable[[Timepoint], Submission], timeout: float | None) -> None:
+        """Have the device do a host access, and wait for it."""
+        accesses = self._memory.host_accesses
+        for end in tuple(accesses):
+            if end._state.payload or end._state.failure is not None:
+                with suppress(ValueError):  # another thread was faster
+                    accesses.remove(end)
+        end = Semaphore(label="host access").at(1)
+        accesses.append(end)  # before there is any work, so that no interrupt can come in between
+        submit(end).wait(timeout)
 
 
 def checked_range(buffer: Buffer, offset: Any, nbytes: Any) -> tuple[int, int]:

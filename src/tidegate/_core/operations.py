@@ -126,6 +126,9 @@ class Operations:
         memory = buffer._memory
         if not buffer._root:
             raise InvalidArgumentError(f"free takes a whole buffer, not a subspan of {memory.describe()}")
+        accesses = memory.accessed()
+        if accesses:
+            wait = [*_listed(wait), *accesses]
         request = FreeRequest(memory)
         try:
             return self._submit(Free(request.release, request.undo), wait, signal)
@@ -398,6 +401,10 @@ class _HostCall:
 
     def __call__(self) -> Any:
         return self._function(*self._arguments)
+
+
+def _listed(wait: Wait) -> Iterable[Any]:
+    return () if wait is None else wait if isinstance(wait, Iterable) else (wait,)
 
 
 def _scatter(queue: Queue, span: Buffer, out: npt.NDArray[Any]) -> Callable[[], Any]:
