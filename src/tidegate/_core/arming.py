@@ -3,8 +3,9 @@
 Work that nobody listens to is retired when somebody next looks; only when a thread sleeps, a callback or an await is
 registered, or held work depends on it, the device is asked to wake us at its epoch.
 
-Tables that others may change are read here, as wherever no section is entered, by way of `tuple(table)` and `get`. Not
-by `copy`: a finalizer may come in the middle of that and change the table, and the copy is then broken.
+Tables that others may change are read here, as wherever no section is entered, by way of `list(table)` and `get`. Not
+by `copy` or `tuple`: these allocate when they have begun to look at the table, so the collector may run there, and a
+finalizer may change it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def promise_for(state: TimelineState, value: int) -> Submission | None:
     promises = state.promises
     found = promises.get(value)
     if found is None and promises:
-        above = min([claim for claim in tuple(promises) if claim > value], default=None)
+        above = min([claim for claim in list(promises) if claim > value], default=None)
         found = None if above is None else promises.get(above)
     return found
 
@@ -35,7 +36,7 @@ def arm(state: TimelineState, value: int) -> None:
     Where nobody has promised that yet, what is promised below may still fail it.
     """
     submission = promise_for(state, value)
-    for each in (submission,) if submission is not None else tuple(state.promises.values()):
+    for each in [submission] if submission is not None else list(state.promises.values()):
         arm_submission(each)
 
 

@@ -127,7 +127,7 @@ class Memory:
         Whoever gave up such an access, because its time was over or by an interrupt, has nothing to wait for; so `free`
         waits for these by itself.
         """
-        return [end for end in tuple(self.host_accesses) if end._state.claims]
+        return [end for end in list(self.host_accesses) if end._state.claims]
 
     def end_use(self) -> None:
         """A submission that used it is over."""
@@ -379,7 +379,7 @@ class Buffer:
     def _transfer(self, submit: Callable[[Timepoint], Submission], timeout: float | None) -> None:
         """Have the device do a host access, and wait for it."""
         accesses = self._memory.host_accesses
-        for end in tuple(accesses):
+        for end in list(accesses):
             if end._state.payload or end._state.failure is not None:
                 with suppress(ValueError):  # another thread was faster
                     accesses.remove(end)

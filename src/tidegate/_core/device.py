@@ -104,7 +104,7 @@ class Device(Workload):
     @property
     def queues(self) -> tuple[Queue, ...]:
         """The queues that have been asked for so far, and one of each kind; none of a closed device."""
-        return tuple(self._queues.values())
+        return (*self._queues.values(),)
 
     def queue(self, kind: str = "compute", priority: int = 0) -> Queue:
         """Return the queue of a kind and priority; the same object each time.

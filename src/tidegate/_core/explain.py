@@ -134,7 +134,7 @@ class _Walk:
 def _pending_of(submission: Submission) -> list[Target]:
     """Return what a submission waits for, as far as it still does."""
     pending = submission._pending or {}
-    return [(state, value) for state in tuple(pending) if (value := pending.get(state)) is not None]
+    return [(state, value) for state in list(pending) if (value := pending.get(state)) is not None]
 
 
 class _Claims:
@@ -144,7 +144,7 @@ class _Claims:
         claims = state.claims
         known = [
             (value, found)
-            for value in tuple(claims)
+            for value in list(claims)
             if (claim := claims.get(value)) is not None and (found := claim()) is not None
         ]
         known.sort(key=itemgetter(0))

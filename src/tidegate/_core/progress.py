@@ -31,6 +31,6 @@ def look(state: TimelineState) -> None:
     """Retire what is over of the submissions that promise `state`."""
     if interrupted_here():
         return
-    for timeline in {submission.timeline for submission in tuple(state.promises.values())}:
+    for timeline in {submission.timeline for submission in list(state.promises.values())}:
         assert timeline is not None, "only what a device counts is a promise"
         call_driver(timeline.advance)

@@ -104,7 +104,7 @@ class Poller:
         if interrupted_here():
             return False
         done = call_driver(self._poll)
-        for timeline in tuple(self.timelines):
+        for timeline in list(self.timelines):
             if timeline.in_flight:
                 call_driver(timeline.advance)
         return done
@@ -211,8 +211,8 @@ class Workload:
 
     def _arm_for_room(self) -> None:
         """Have the devices tell when they are half done with what they have, so that they never run dry."""
-        for timeline in tuple(self._poller.timelines):
-            in_flight = tuple(timeline.in_flight)
+        for timeline in list(self._poller.timelines):
+            in_flight = list(timeline.in_flight)
             for ticket in in_flight[len(in_flight) // 2 :: max(1, len(in_flight) - 1 - len(in_flight) // 2)]:
                 arm_submission(ticket)  # type: ignore[arg-type]
 
@@ -228,7 +228,7 @@ class Workload:
     def _await_releases(self) -> None:
         """Let other threads release what work kept whose end they have told already."""
         if self._releasing and not self._process.forked:
-            others = [one for one in tuple(self._releasing) if self._releasing.get(one) != get_ident()]
+            others = [one for one in list(self._releasing) if self._releasing.get(one) != get_ident()]
             deadline = time.monotonic() + _RELEASE_S
             while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
                 breathe()
