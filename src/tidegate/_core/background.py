@@ -98,5 +98,5 @@ def report_unraisable(error: BaseException, source: object) -> None:
         pass
 
 
-deferred = Background("tidegate-deferred")
+reaper = Background("tidegate-reaper")
 runner = Background("tidegate-runner")

@@ -12,7 +12,7 @@ from .kernel import Function
 
 if TYPE_CHECKING:
     from .device import Device
-    from .compiled import Timepoint
+    from .timepoint import Timepoint
 
 _CUDA = 2
 """As DLPack counts."""

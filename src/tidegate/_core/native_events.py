@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
 from .device import Device, open_devices
-from .compiled import Timepoint
+from .timepoint import Timepoint
 
 if TYPE_CHECKING:
     from .operations import Signal, Wait
     from .queue import Queue
-    from .compiled import Semaphore, Submission
+    from .semaphore import Semaphore
+    from .submission import Submission
 
 
 def export_event(timepoint: Timepoint, device: Device | None = None) -> Any:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from ..errors import FailedPreconditionError
+from .lock import core_lock
 
 
 class Process:
@@ -23,6 +24,8 @@ class Process:
 
 
 here = Process()
+checking = False
+"""Whether this is a forked child, where plain cases must ask which process an object was made in."""
 _child_hooks: list[Callable[[], None]] = []
 
 
@@ -38,9 +41,11 @@ def refuse_forked(process: Process, what: str) -> None:
 
 
 def _after_fork() -> None:
-    global here  # noqa: PLW0603 - the one place where they change
+    global here, checking  # noqa: PLW0603 - the one place where they change
     here.forked = True
     here = Process()
+    checking = True
+    core_lock._at_fork_reinit()  # type: ignore[attr-defined]
     for hook in _child_hooks:
         hook()
 

@@ -12,15 +12,13 @@ import numpy.typing as npt
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from . import dlpack
-from .buffer import Buffer
-from .checks import checked_lengths, checked_shape, new_array
-from .compiled import Memory
+from .buffer import Buffer, Memory, checked_lengths, checked_shape, new_array
 from .process import in_child
 
 if TYPE_CHECKING:
     from ..driver import Interop
     from .device import Device
-    from .compiled import Submission
+    from .submission import Submission
 
 _DLPACK_CPU = 1
 _DLPACK_CUDA = 2
@@ -106,7 +104,7 @@ class _SharedDevice:
         from .registry import open_device
 
         with self._lock:
-            if self._device is None or not self._device._takes_work:
+            if self._device is None or self._device._refusal is not None:
                 self._device = open_device("cpu", label="shared-cpu")
             return self._device
 
@@ -151,7 +149,7 @@ def _owner(place: tuple[int, ...], device: Device | None) -> Device:
 
     for candidate in open_devices() if device is None else [device]:
         interop = candidate._driver.interop
-        if interop is not None and interop.dlpack_device == place and candidate._takes_work:
+        if interop is not None and interop.dlpack_device == place and candidate._refusal is None:
             return candidate
     where = "no open device" if device is None else f"{device.describe()} is not the one that"
     raise UnsupportedError(f"from_dlpack: {where} owns memory of DLPack device {place}")

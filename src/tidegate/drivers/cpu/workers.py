@@ -7,7 +7,6 @@ task, and the queue's copy is then passed over.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -15,10 +14,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from tidegate._core.background import report_unraisable
-from tidegate._core.compiled import work_without_limit
+from tidegate._core.thread_state import thread_state
+from tidegate._core.timeline import GIL
 
 _HINTS = 64
-_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 _claims = threading.Lock()
 
 
@@ -33,7 +32,7 @@ class Task:
 
     def run(self) -> bool:
         """Run it unless somebody else does; returns whether this call did. Interrupted, it can be run again."""
-        if _GIL:
+        if GIL:
             # No call between test and store (M38), so an interrupt finds the task either unclaimed or below.
             if self._claimed:
                 return False
@@ -99,7 +98,7 @@ class Workers:
 
 
 def _work(tasks: SimpleQueue[Task | None]) -> None:
-    work_without_limit()
+    thread_state.unlimited = True
     while True:
         task = tasks.get()
         if task is None:
