@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 #: Three, even where there are fewer cores: a good part of the tests is waiting.
 _PROCESSES_AT_LEAST = 3
 _IN_ONE_PIECE = "test_conformance.py"
+#: Tests that need an NVIDIA card come one after the other: kernels that spin are in the way of other processes.
+_ON_A_CARD = ("/cuda/card/", "_on_the_card")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,6 +30,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if any(part in nodeid for part in _ON_A_CARD):
+                return "card"
             path = nodeid.partition("::")[0]
             return nodeid if path.endswith(_IN_ONE_PIECE) else path
 
