@@ -20,10 +20,10 @@ from tidegate._core.timeline import (
     collect_locked,
     fail_locked,
     finish,
-    forget_frames,
     raise_locked,
     remove_waiter_locked,
 )
+from tidegate._core.unseen import forget_frames
 from tidegate.conformance.threads import all_at_once, background
 from tidegate.drivers.cpu import workers
 from tidegate.drivers.cpu.workers import Task, Workers

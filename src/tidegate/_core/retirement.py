@@ -20,7 +20,6 @@ from .timeline import (
     collect_locked,
     fail,
     fail_locked,
-    forget_frames,
     raise_locked,
     remove_waiter_locked,
     settle_locked,
@@ -66,7 +65,7 @@ def retire(submission: Submission, error: BaseException | None = None) -> None:
 
 def _undo(submission: Submission, error: BaseException) -> None:
     """The work failed or will never run."""
-    forget_frames(error)
+    unseen.forget_frames(error)
     work = submission._work
     if work is not None and work.on_failure is not None:
         work.on_failure(error)

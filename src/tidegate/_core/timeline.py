@@ -33,7 +33,7 @@ from .background import reaper
 from .fast_path import StateBase
 from .lock import core_lock, interrupted_here
 from .thread_state import Firing, drain, hand_over, thread_state
-from .unseen import Unseen, record_of
+from .unseen import Unseen, forget_frames, record_of
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -279,22 +279,3 @@ def brief(error: BaseException | None) -> str:
     text = str(error)
     name = type(error).__name__
     return f"{name}: {text}" if text else name
-
-
-def forget_frames(error: BaseException) -> None:
-    """Clear the locals of the frames an error passed through, so that keeping it pins nothing (M7)."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        current = pending.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        pending += (current.__cause__, current.__context__)
-        trace = current.__traceback__
-        while trace is not None:
-            try:
-                trace.tb_frame.clear()
-            except RuntimeError:
-                pass  # still running: it will clear itself
-            trace = trace.tb_next

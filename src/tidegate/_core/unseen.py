@@ -77,8 +77,28 @@ def look_at(error: BaseException | None) -> None:
 def _log(text: str, error: BaseException) -> None:
     import logging  # here, because importing it costs as much as a third of Tidegate
 
+    forget_frames(error)  # once more: some may have been running still when its work ended
     said = str(error)
     name = type(error).__name__
     logging.getLogger("tidegate").error(
         "the failure of %s was never looked at: %s", text, f"{name}: {said}" if said else name, exc_info=error
     )
+
+
+def forget_frames(error: BaseException) -> None:
+    """Clear the locals of the frames an error passed through, so that keeping it pins nothing (M7)."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        pending += (current.__cause__, current.__context__)
+        trace = current.__traceback__
+        while trace is not None:
+            try:
+                trace.tb_frame.clear()
+            except RuntimeError:
+                pass  # still running: its locals go when it ends, unless the error keeps it
+            trace = trace.tb_next

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -245,3 +247,33 @@ def test_who_depends_on_a_failure_that_was_looked_at_fails_without_a_further_rep
     opened.close(LIMIT)
     assert all(one.done for one in kept)
     assert reports.texts == []
+
+
+class Seen:
+    """Something that a frame refers to."""
+
+
+@pytest.mark.rules("M7", "M21")
+def test_a_failure_that_was_reported_pins_no_local_of_a_frame_that_was_still_running(
+    opened: tg.Device, reports: Reports
+) -> None:
+    gate = tg.Semaphore()
+    held = opened.queue().barrier(wait=gate.at(1))
+
+    def fail(gate: tg.Semaphore) -> weakref.ref[Seen]:
+        local = Seen()
+        try:
+            broken()
+        except BrokenError as error:
+            gate.fail(error)  # this frame is among those that the error passed through, and goes on
+        return weakref.ref(local)
+
+    pinned = fail(gate)
+    del held, gate
+    gc.collect()
+    opened.queue().host_call(gc.collect).wait(LIMIT)
+    settled = threading.Event()
+    tg.Semaphore().at(1).add_callback(lambda *_: settled.set())  # dropped: told behind what was dropped before
+    assert settled.wait(LIMIT)
+    assert len(reports.texts) == 1
+    assert pinned() is None

@@ -57,9 +57,9 @@ def _nothing_logged() -> Iterator[None]:
 @pytest.mark.usefixtures("_nothing_logged")
 def test_a_submission_interrupted_anywhere_leaves_no_event(found: SimulatedBench) -> None:
     touch, target = found.device.load(TOUCH)["touch"], found.device.allocate(64)
-    # Enough are there: one that CUDA has just made can be lost before it has a name.
-    found.queue.dispatch(touch, (1, 1, 1), bindings=[target]).wait(LIMIT)
     for step in range(1, 2000):
+        # At rest there are enough for one more: an event that CUDA has just made can be lost before it has a name.
+        found.queue.dispatch(touch, (1, 1, 1), bindings=[target]).wait(LIMIT)
         with interrupted_at(step) as interruption:
             found.queue.dispatch(touch, (1, 1, 1), bindings=[target])
         if not interruption.fired:

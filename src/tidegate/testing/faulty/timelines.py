@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tidegate._core import scheduling, subscription, thread_state, timeline
+from tidegate._core import scheduling, subscription, thread_state, timeline, unseen
 from tidegate._core.lock import core_lock
 from tidegate._core.semaphore import Semaphore
 from tidegate._core.subscription import Subscription
@@ -98,7 +98,7 @@ def drops_the_cause(patch: Patch) -> None:
 @fault("M7", killed_by="test_semaphores::test_a_failure_pins_no_local_of_the_frames_it_passed_through")
 def pins_what_the_error_saw(patch: Patch) -> None:
     """A kept failure keeps the frames it passed through, and with them their locals."""
-    patch.function(timeline.forget_frames, lambda error: None)
+    patch.function(unseen.forget_frames, lambda error: None)
 
 
 @fault("M10", killed_by="test_callbacks::test_a_callback_of_a_failure_gets_the_first_error_itself")
