@@ -13,21 +13,18 @@ write a driver. The layers, each importing only what stands before it:
 """
 
 from . import lowlevel
+from ._core import wiring as _wiring
 from ._core.awaiting import when_all, when_any
 from ._core.buffer import Buffer
+from ._core.compiled import Semaphore, Submission, Subscription, Timepoint, wait_all, wait_any
 from ._core.device import Device
 from ._core.explain import explain
-from ._core.host_wait import wait_all, wait_any
 from ._core.kernel import Executable, Function, Kernel
 from ._core.lane import Lane
 from ._core.pool import Pool
 from ._core.queue import Queue
 from ._core.recording import CommandBuffer, Node
 from ._core.registry import list_devices, list_drivers, open_device
-from ._core.semaphore import Semaphore
-from ._core.submission import Submission
-from ._core.subscription import Subscription
-from ._core.timepoint import Timepoint
 from ._core.view import BufferView, from_dlpack, pinned_empty
 from .errors import (
     AbortedError,

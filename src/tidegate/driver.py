@@ -53,13 +53,29 @@ as memory comes back (M22). `sink.lost(error)` takes the whole device down (M36)
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .errors import InvalidArgumentError, OutOfRangeError, UnsupportedError
+from ._core.compiled import (
+    Allocate,
+    Barrier,
+    Copy,
+    Dispatch,
+    DispatchIndirect,
+    Download,
+    Epochs,
+    Execute,
+    Fill,
+    Free,
+    Mark,
+    Update,
+    Upload,
+    Work,
+)
+from ._core.slots import SlotSpan
+from .errors import InvalidArgumentError, UnsupportedError
 from .types import DeviceInfo, DriverInfo, Limits, MemoryKind
 
 if TYPE_CHECKING:
@@ -133,195 +149,7 @@ class Span(Protocol):
         """Return itself: only a slot looks into the binding table."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSpan:
-    """A range of whatever stands in entry `index` of the binding table; without a length, the rest of it."""
-
-    index: int
-    offset: int = 0
-    length: int | None = None
-
-    def bind(self, table: Sequence[Any]) -> Span:
-        """Return the range of the table's entry.
-
-        Raises:
-            OutOfRangeError: the entry is missing or too short.
-
-        """
-        if self.index >= len(table):
-            raise OutOfRangeError(
-                f"slot {self.index} has no entry: the binding table has {len(table)}", slot=self.index, table=len(table)
-            )
-        entry = table[self.index]
-        if self.offset == 0 and self.length is None:
-            return entry  # type: ignore[no-any-return]
-        return entry.subspan(self.offset, entry.nbytes - self.offset if self.length is None else self.length)  # type: ignore[no-any-return]
-
-
 Binding = Span | SlotSpan
-
-
-class Work:
-    """What a submission does. One class per kind; the fields are public and frozen by habit."""
-
-    __slots__ = ()
-    kind = "work"
-    cost: int | None = None
-    """Bytes moved by built-in work, or None where user code runs. Drivers decide by it what may run in place (M34)."""
-    empty = False
-    """The core's: whether there is nothing to do but wait and signal."""
-    on_failure: Any = None
-    """The core's: what to undo, `on_failure(error)`, if the work fails or never runs."""
-
-
-class Barrier(Work):
-    """Nothing: only waits and signals."""
-
-    __slots__ = ()
-    kind = "barrier"
-    cost = 0
-    empty = True
-
-
-class Mark(Work):
-    """Nothing, but on the device: its end is a moment in the order of a native queue."""
-
-    __slots__ = ()
-    kind = "mark"
-    cost = 0
-
-
-class Allocate(Work):
-    """Commit the storage of a buffer."""
-
-    __slots__ = ("commit", "memory", "nbytes", "on_failure", "pool")
-    kind = "allocate"
-    cost = 0
-
-    def __init__(
-        self, nbytes: int, memory: MemoryKind, pool: DriverPool | None, commit: Any, on_failure: Any = None
-    ) -> None:
-        self.on_failure = on_failure
-        self.nbytes = nbytes
-        self.memory = memory
-        self.pool = pool
-        self.commit = commit
-        """`commit(storage)`, to be called during `issue`."""
-
-
-class Free(Work):
-    """Give the storage of a buffer back, in queue order."""
-
-    __slots__ = ("on_failure", "release")
-    kind = "free"
-    cost = 0
-
-    def __init__(self, release: Any, on_failure: Any = None) -> None:
-        self.on_failure = on_failure
-        self.release = release
-        """`release() -> Storage`, to be called during `issue`: the buffer no longer refers to it afterwards."""
-
-
-class Fill(Work):
-    """Repeat a pattern of 1, 2 or 4 bytes; offset and length are multiples of it."""
-
-    __slots__ = ("cost", "pattern", "target")
-    kind = "fill"
-
-    def __init__(self, target: Binding, pattern: bytes) -> None:
-        self.target = target
-        self.pattern = pattern
-        self.cost = target.nbytes if not isinstance(target, SlotSpan) else None
-
-
-class Update(Work):
-    """Write small host data that was captured at the call."""
-
-    __slots__ = ("cost", "data", "target")
-    kind = "update"
-
-    def __init__(self, target: Binding, data: bytes) -> None:
-        self.target = target
-        self.data = data
-        self.cost = len(data)
-
-
-class Upload(Work):
-    """Write host data, one-dimensional contiguous bytes, borrowed until the work is over."""
-
-    __slots__ = ("array", "cost", "target")
-    kind = "upload"
-
-    def __init__(self, array: npt.NDArray[np.uint8], target: Span) -> None:
-        self.array = array
-        self.target = target
-        self.cost = target.nbytes
-
-
-class Download(Work):
-    """Read into host memory, one-dimensional contiguous bytes, borrowed until the work is over."""
-
-    __slots__ = ("array", "cost", "source")
-    kind = "download"
-
-    def __init__(self, source: Span, array: npt.NDArray[np.uint8]) -> None:
-        self.source = source
-        self.array = array
-        self.cost = source.nbytes
-
-
-class Copy(Work):
-    """Copy between ranges of equal length that do not overlap."""
-
-    __slots__ = ("cost", "source", "target")
-    kind = "copy"
-
-    def __init__(self, source: Binding, target: Binding) -> None:
-        self.source = source
-        self.target = target
-        self.cost = source.nbytes if not isinstance(source, SlotSpan) else None
-
-
-class Dispatch(Work):
-    """Run a function over workgroups. A zero among them means: do nothing."""
-
-    __slots__ = ("bindings", "constants", "function", "local_memory", "workgroups")
-    kind = "dispatch"
-
-    def __init__(
-        self,
-        function: DriverFunction,
-        workgroups: tuple[int, int, int],
-        bindings: tuple[Binding, ...],
-        constants: tuple[Any, ...],
-        local_memory: int,
-    ) -> None:
-        self.function = function
-        self.workgroups = workgroups
-        self.bindings = bindings
-        self.constants = constants
-        self.local_memory = local_memory
-
-
-class DispatchIndirect(Work):
-    """As Dispatch, with three u32 counts read from memory when the command runs."""
-
-    __slots__ = ("bindings", "constants", "counts", "function", "local_memory")
-    kind = "dispatch_indirect"
-
-    def __init__(
-        self,
-        function: DriverFunction,
-        counts: Binding,
-        bindings: tuple[Binding, ...],
-        constants: tuple[Any, ...],
-        local_memory: int,
-    ) -> None:
-        self.function = function
-        self.counts = counts
-        self.bindings = bindings
-        self.constants = constants
-        self.local_memory = local_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,21 +171,6 @@ class Recording:
     label: str = ""
     one_shot: bool = False
     """Whether it runs once at most: a form that costs more to make than to run does not pay."""
-
-
-class Execute(Work):
-    """Run a recording; `table` fills its slots, captured at the call."""
-
-    __slots__ = ("cost", "empty", "prepared", "recording", "table")
-    kind = "execute"
-
-    def __init__(self, recording: Recording, prepared: Any, table: tuple[Span, ...], cost: int | None) -> None:
-        self.recording = recording
-        self.prepared = prepared
-        """What `DriverDevice.prepare` made of the recording."""
-        self.table = table
-        self.cost = cost
-        self.empty = not recording.commands
 
 
 # What a driver provides ---------------------------------------------------------------------------------------------
@@ -523,15 +336,7 @@ class DriverDevice(ABC):
 
 
 class DriverQueue(ABC):
-    """Where work is issued.
-
-    Attributes:
-        express: an object of a C module by which plain work goes down without a Python function in between, or None;
-            see `_core/_express.h`. What it takes must be what `issue` would do.
-
-    """
-
-    express: Any = None
+    """Where work is issued."""
 
     @abstractmethod
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
@@ -541,25 +346,12 @@ class DriverQueue(ABC):
         """Send down what was gathered."""
 
 
-class EpochTimeline(ABC):
+class EpochTimeline(Epochs, metaclass=ABCMeta):
     """The native timeline of an in-order queue: epochs 1, 2, 3... (M2).
 
     The driver calls `begin` in the order in which it issues, under its own lock; the rest belongs to the core. An
     exception out of `begin` with `ticket.taken` set means that the epoch is taken: the driver must then issue it still.
     """
-
-    def __init__(self) -> None:
-        self.sink: Sink | None = None
-        self.in_flight: deque[Ticket] = deque()
-        self.issued = 0
-
-    def begin(self, ticket: Ticket) -> int:
-        """Take the next epoch for `ticket`."""
-        epoch = ticket.epoch = self.issued = self.issued + 1
-        ticket.timeline = self  # after the epoch: who sees the timeline may arm
-        ticket.taken = True
-        self.in_flight.append(ticket)  # last, as the only call: an interrupt comes before all of it or after
-        return epoch
 
     def advance(self) -> None:
         """Have the core retire what is over."""

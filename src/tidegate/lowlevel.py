@@ -5,7 +5,7 @@ from ._core.host_calls import set_host_threads
 from ._core.native_events import event_barrier, export_event, import_event
 from ._core.registry import register_driver
 from ._core.staging import StagingBuffer, StagingRange
-from ._core.subscription import when_over
+from ._core.compiled import when_over
 
 __all__ = [
     "StagingBuffer",

@@ -10,18 +10,18 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import FailedPreconditionError
-from . import process
-from .host_wait import GroupWaiter, Target, decided, targets_of
-from .progress import look
+from .compiled import GroupWaiter, begin_wait, decided, targets_of
 
 if TYPE_CHECKING:
     import asyncio
 
-    from .host_wait import Point
+    from .compiled import Submission, Target, Timepoint
+
+    Point: TypeAlias = Timepoint | Submission
 
 
 class _LoopPost:
@@ -129,11 +129,7 @@ async def wait_async(points: Iterable[Point], *, any_of_them: bool) -> int | Non
     listed, targets = targets_of(points, "await")
     if not listed:
         return None
-    for state, _ in targets:
-        if state.process.forked:
-            process.refuse_forked(state.process, state.describe())
-        if state.promises:
-            look(state)
+    begin_wait(targets)
     index = decided(targets, any_of_them)
     if index is not None:
         return index
@@ -143,12 +139,22 @@ async def wait_async(points: Iterable[Point], *, any_of_them: bool) -> int | Non
             await waiter.suspend()
     finally:
         waiter.unregister()
-    for state, _ in targets:
-        if state.promises:
-            look(state)
+    begin_wait(targets)
     index = decided(targets, any_of_them)
     assert index is not None, "a waiter fired before its targets were decided"
     return index
+
+
+def await_point(point: Timepoint) -> Generator[Any, Any, None]:
+    """`await` for a timepoint."""
+    if not point.reached:
+        yield from wait_async([point], any_of_them=False).__await__()
+
+
+def await_submission(submission: Submission) -> Generator[Any, Any, Any]:
+    """`await` for a submission."""
+    yield from wait_async([submission], any_of_them=False).__await__()
+    return submission._result
 
 
 async def when_all(points: Iterable[Point]) -> None:

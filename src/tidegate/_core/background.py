@@ -98,5 +98,5 @@ def report_unraisable(error: BaseException, source: object) -> None:
         pass
 
 
-reaper = Background("tidegate-reaper")
+deferred = Background("tidegate-deferred")
 runner = Background("tidegate-runner")

@@ -6,12 +6,11 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
-from sys import _getframe
 from typing import Any
 
 import numpy as np
 
-from ..driver import Dispatch, Driver, DriverDevice
+from ..driver import Driver, DriverDevice
 from ..errors import (
     AbortedError,
     ClosedError,
@@ -22,23 +21,19 @@ from ..errors import (
     UnsupportedError,
 )
 from ..types import Compatibility, DeviceInfo, Health, MemoryKind, Statistics
-from . import express, process, progress
-from .background import reaper
-from .buffer import FREED, Buffer, Memory, host_bytes_of
-from .host_wait import checked_timeout
-from .issuing import abort
-from .kernel import Executable, Function, Kernel
+from . import compiled, process
+from .background import deferred, runner
+from .buffer import Buffer
+from .checks import host_bytes_of
+from .compiled import Semaphore, Submission, abort_submission, call_driver, checked_timeout
+from .failures import brief
+from .kernel import Executable, Kernel
 from .lane import Lane
-from .lock import call_driver, core_lock
 from .operations import new_memory
 from .pool import Pool, memory_counts
 from .queue import Queue
 from .recording import CommandBuffer
-from .semaphore import Semaphore
-from .submission import Claim, Submission, vanished
 from .thread_state import thread_state
-from .timeline import TimelineState, brief
-from .timepoint import Timepoint
 from .workload import Poller, Workload, closed_error, forked_error
 
 _TOLD = 8
@@ -57,9 +52,10 @@ class Device(Workload):
         self._closed = False
         self._doomed: list[Submission] = []
         self._queues: dict[tuple[str, int], Queue] = {}
-        progress.pollers.append(self._poller)
+        compiled.pollers.append(self._poller)
         _open_devices.add(self)
-        reaper.ensure()
+        deferred.ensure()
+        runner.ensure()
         for kind in device.queue_kinds:
             self.queue(kind)
         self._host_port = self._host_queue()._port
@@ -80,7 +76,7 @@ class Device(Workload):
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._process.forked or self._process.exiting:
             return
-        reaper.leave(_close_dropped, self._driver, self._poller, self._uri)
+        deferred.leave(_close_dropped, self._driver, self._poller, self._uri)
 
     # What it is ----------------------------------------------------------------------------------------------------
 
@@ -160,10 +156,7 @@ class Device(Workload):
     def create_semaphore(self, initial_value: int = 0, label: str = "") -> Semaphore:
         """Return a semaphore with the device's name in its label. It belongs to no device all the same."""
         name = self._label or self._uri
-        semaphore = Semaphore(initial_value, f"{name}/{label}" if label else "")
-        caller = _getframe(1)
-        semaphore._state.site = (caller.f_code, caller.f_lasti)
-        return semaphore
+        return Semaphore(initial_value, f"{name}/{label}" if label else "", _above=1)
 
     def semaphore_compatibility(self, semaphore: Semaphore) -> Compatibility:
         """Tell how this device waits for and signals a semaphore.
@@ -242,21 +235,18 @@ class Device(Workload):
     def statistics(self) -> Statistics:
         """Return a snapshot of the device's counts."""
         self._poller()
-        self._await_releases()
         memory = memory_counts(self._driver.default_pool)
-        with core_lock:
-            return Statistics(
-                **memory,  # type: ignore[arg-type]
-                held=len(self._held_locked()),
-                issued=len(self._issued),
-                submitted=self._submitted,
-                retired=self._retired,
-            )
+        return Statistics(
+            **memory,  # type: ignore[arg-type]
+            held=len(self._held_submissions()),
+            issued=self._issued_count - len(self._backlog) - len(self._starvation.submissions()),
+            submitted=self._submitted,
+            retired=self._retired,
+        )
 
     def trim(self) -> None:
         """Give memory back that is kept for reuse."""
         self._refuse_closed()
-        self._await_releases()
         call_driver(self._driver.trim)
 
     # Its end -------------------------------------------------------------------------------------------------------
@@ -286,15 +276,14 @@ class Device(Workload):
         if self._closed:
             return
         deadline = None if timeout is None else time.monotonic() + timeout
-        with core_lock:
-            if not self._closing:
-                # Once: when this is called again, what followed from issued work may have nothing left before it.
-                self._doomed = self._doomed_locked()
-                if self._refusal is None:
-                    self._refusal = closed_error
-                self._closing = True
+        if not self._closing:
+            # Once: when this is called again, what followed from issued work may have nothing left before it.
+            if self._takes_work:
+                self._refuse(closed_error, closing=True)
+            self._doomed = self._doomed_submissions()
+            self._closing = True
         for submission in self._doomed:
-            abort(submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed"))
+            abort_submission(submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed"))
         self._drain(deadline)
         self._doomed = []
         self._end()
@@ -319,21 +308,20 @@ class Device(Workload):
 
     def _end(self) -> None:
         try:
-            with core_lock:
-                if self._closed:
-                    return
-                self._closed = True
+            if self._closed:
+                return
+            self._closed = True
             self._forget()
             call_driver(self._driver.close)
             self._queues.clear()  # they hold the device, which shall go with the last reference and not by collection
         except BaseException:
-            reaper.leave(self._driver.close)  # nobody else will call again; it goes on where it was interrupted
+            deferred.leave(self._driver.close)  # nobody else will call again; it goes on where it was interrupted
             raise
 
     def _forget(self) -> None:
         _open_devices.discard(self)
-        if self._poller in progress.pollers:
-            progress.pollers.remove(self._poller)
+        if self._poller in compiled.pollers:
+            compiled.pollers.remove(self._poller)
 
     def _refuse_closed(self) -> None:
         process.refuse_forked(self._process, self.describe())
@@ -352,30 +340,16 @@ def open_devices() -> list[Device]:
 
 
 def _close_dropped(driver: DriverDevice, poller: Poller, uri: str) -> None:
-    if poller in progress.pollers:
-        progress.pollers.remove(poller)
+    if poller in compiled.pollers:
+        compiled.pollers.remove(poller)
     driver.close()
     warnings.warn(f"device {uri!r} was dropped without close()", ResourceWarning, stacklevel=2)
 
 
 def _forget_in_child() -> None:
     for device in open_devices():
-        device._refusal = forked_error
+        device._refuse(forked_error)
     _open_devices.clear()
 
 
 process.in_child(_forget_in_child)
-express.install(
-    core_lock,
-    TimelineState,
-    Semaphore,
-    Timepoint,
-    Submission,
-    Memory,
-    Claim,
-    vanished,
-    Function,
-    Buffer,
-    Dispatch,
-    FREED,
-)

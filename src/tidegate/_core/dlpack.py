@@ -17,8 +17,8 @@ import numpy as np
 
 from ..driver import Interop, Storage
 from ..errors import UnsupportedError
-from .buffer import Buffer, Memory
-from .host_wait import wait_all
+from .buffer import Buffer
+from .compiled import Memory, wait_all
 
 if TYPE_CHECKING:
     from .device import Device

@@ -10,17 +10,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cached_property
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from .host_calls import pool
-from .host_wait import Target, target_of
-from .submission import HELD, ISSUED, READY, STAGES, Completion, Submission, site_text
-from .timeline import TimelineState, brief
+from .compiled import HELD, ISSUED, READY, STAGES, Completion, Submission, site_text, target_of
+from .compiled import Timeline as TimelineState
+from .failures import brief
+
+Target = tuple[TimelineState, int]
 
 if TYPE_CHECKING:
     from ..driver import Ticket
-    from .host_wait import Point
+    from .awaiting import Point
 
 _HEAD, _TAIL = 24, 12
 
@@ -30,7 +31,7 @@ def explain(point: Point) -> str:
 
     Each link comes with the file and line of the call that made it. A cycle that can never resolve is named as one.
     """
-    return explain_targets([target_of(point, "explain")])
+    return explain_targets([target_of(point, "explain").point])
 
 
 def explain_targets(targets: Iterable[Target]) -> str:
@@ -88,7 +89,7 @@ class _Walk:
             producer = link.producer
             if producer is not None and producer not in self._met:
                 self._enter(producer, link)
-                stack += [(depth + 1, wait) for wait in reversed(_pending_of(producer))]
+                stack += [(depth + 1, wait) for wait in reversed(producer._pending())]
         self._back_to(0)
         return links
 
@@ -107,11 +108,10 @@ class _Walk:
 
     def _link(self, state: TimelineState, value: int) -> _Link:
         """Find out who is to take a timeline to a value: the one that claims it, else the next above."""
-        payload, failure = state.payload, state.failure
+        payload, failure = state.value, state.error
         if payload >= value or failure is not None:
             return _Link(state, value, payload, failure)
-        claim = state.claims.get(value)
-        producer = None if claim is None else claim()
+        producer = state.producer_of(value)
         if producer is None:
             claims = self._claims.get(state)
             if claims is None:
@@ -128,26 +128,14 @@ class _Walk:
 
     def _helps(self, above: Submission | None, state: TimelineState, value: int) -> bool:
         """Whether who claims more can bring a value: not if it waits for that itself. Then the signal is missing."""
-        return above is not None and above not in self._places and (above._pending or {}).get(state, -1) < value
-
-
-def _pending_of(submission: Submission) -> list[Target]:
-    """Return what a submission waits for, as far as it still does."""
-    pending = submission._pending or {}
-    return [(state, value) for state in list(pending) if (value := pending.get(state)) is not None]
+        return above is not None and above not in self._places and dict(above._pending()).get(state, -1) < value
 
 
 class _Claims:
     """All claims on one timeline, in order: made once, for all that look above."""
 
     def __init__(self, state: TimelineState) -> None:
-        claims = state.claims
-        known = [
-            (value, found)
-            for value in list(claims)
-            if (claim := claims.get(value)) is not None and (found := claim()) is not None
-        ]
-        known.sort(key=itemgetter(0))
+        known = state.claimed()
         self._values = [value for value, _ in known]
         self._submissions = [submission for _, submission in known]
 
@@ -183,7 +171,7 @@ class _Words:
         if stage == HELD:
             return "held"
         if stage == READY:
-            return submission._device._why_not_issued(submission)
+            return submission._workload._why_not_issued(submission)
         if stage == ISSUED:
             return pool.why_waiting() if submission in self._queued else "issued and not over yet"
         return STAGES[stage]
@@ -203,5 +191,5 @@ def _circle(link: _Link) -> str:
 
 def _missing(state: TimelineState, highest: int | None) -> str:
     claims = "" if highest is None else f", the highest claim is {highest}"
-    made = "" if state.site is None else f"; made at {site_text(state.site)}"
+    made = "" if state.site is None else f"; made at {site_text(*state.site)}"
     return f"nobody has promised this signal{claims}{made}"

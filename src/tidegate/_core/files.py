@@ -16,7 +16,6 @@ import io
 import os
 import stat
 import threading
-from sys import _getframe
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -24,14 +23,13 @@ import numpy as np
 
 from ..driver import Download, Upload
 from ..errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
-from .buffer import Buffer, Bytes, checked_int, new_array
+from .checks import Bytes, checked_int, new_array
 from .process import in_child
-from .scheduling import submit
-from .submission import Submission
 
 if TYPE_CHECKING:
     from _thread import LockType
 
+    from .buffer import Buffer
     from .queue import Queue
 
 FileLike: TypeAlias = "str | os.PathLike[str] | BinaryIO"
@@ -235,23 +233,13 @@ def _checked_object(file: Any, write: bool) -> int | None:
     return int(file.fileno())
 
 
-class _Part(Submission):
-    """A transfer that is a part of host work, which may be drained already."""
-
-    __slots__ = ()
-    _nested = True
-
-
 def transfer(queue: Queue, work: Upload | Download, buffer: Buffer) -> None:
     """Move bytes for host work that is under way, and wait for them.
 
     It is no write of its own that a host read would have to follow (M26), and no use of the buffer that a `close`
     meanwhile could refuse (M18).
     """
-    caller = _getframe(1)
-    submission = _Part(queue, work, (caller.f_code, caller.f_lasti))
-    submission._touches = (buffer._memory,)
-    submit(submission, None, None).wait()
+    queue._submit_part(work, (buffer._memory,)).wait()
 
 
 class FileRead:

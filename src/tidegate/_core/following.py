@@ -6,53 +6,40 @@ sight, so that a long chain on one timeline costs no more than one over many.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
-from .submission import Submission, claims_of
-
 if TYPE_CHECKING:
-    from .timeline import TimelineState
+    from .compiled import Submission, Timeline
 
 
-def dependents_locked(producers: Iterable[Submission]) -> set[Submission]:
+def dependents(producers: Iterable[Submission]) -> set[Submission]:
     """Return what waits, however indirectly, for something that one of the producers will signal."""
-    return _walk_locked(producers, None, every=False)
+    return _walk(producers, None, every=False)
 
 
-def followers_locked(producers: Iterable[Submission], among: Container[Submission]) -> set[Submission]:
+def followers(producers: Iterable[Submission], among: Container[Submission]) -> set[Submission]:
     """Return those of `among` that wait for nothing but what the producers, and one another, will signal."""
-    return _walk_locked(producers, among, every=True)
+    return _walk(producers, among, every=True)
 
 
-def _walk_locked(
-    producers: Iterable[Submission], among: Container[Submission] | None, *, every: bool
-) -> set[Submission]:
+def _walk(producers: Iterable[Submission], among: Container[Submission] | None, *, every: bool) -> set[Submission]:
     found: set[Submission] = set()
     unmet: dict[Submission, int] = {}
-    values: dict[TimelineState, list[int]] = {}
+    waiting: dict[Timeline, deque[tuple[int, Submission]]] = {}
     stack = list(producers)
     while stack:
-        for state, claimed in claims_of(stack.pop()):
-            if state not in values:
-                values[state] = sorted(state.waiters, reverse=True)
-            for waiter in _up_to_locked(state, claimed, values[state]):
+        for timeline, claimed in stack.pop()._claims():
+            left = waiting.get(timeline)
+            if left is None:
+                left = waiting[timeline] = deque(timeline.waiting())
+            while left and left[0][0] <= claimed:
+                waiter = left.popleft()[1]
                 if among is not None and waiter not in among:
                     continue
-                unmet[waiter] = unmet.get(waiter, len(waiter._pending or ()) if every else 1) - 1
+                unmet[waiter] = unmet.get(waiter, len(waiter._pending()) if every else 1) - 1
                 if unmet[waiter] == 0:
                     found.add(waiter)
                     stack.append(waiter)
     return found
-
-
-def _up_to_locked(state: TimelineState, claimed: int, left: list[int]) -> list[Submission]:
-    """Take the values that a claim covers from what is left, which is in falling order; return who waits there.
-
-    A bucket that an interrupt has left behind may hold some that wait there no longer.
-    """
-    covered: list[Submission] = []
-    while left and left[-1] <= claimed:
-        bucket = state.waiters[left.pop()]
-        covered += [one for one in bucket if isinstance(one, Submission) and one._pending and state in one._pending]
-    return covered

@@ -12,7 +12,7 @@ from .kernel import Function
 
 if TYPE_CHECKING:
     from .device import Device
-    from .timepoint import Timepoint
+    from .compiled import Timepoint
 
 _CUDA = 2
 """As DLPack counts."""

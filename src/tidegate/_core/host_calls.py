@@ -25,9 +25,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError, ResourceExhaustedError
-from .background import reaper, report_unraisable
+from .background import deferred as reaper
+from .background import report_unraisable
+from .compiled import retire_submission as retire
 from .process import in_child
-from .retirement import retire
 from .thread_state import thread_state
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..driver import DriverFunction, Signature
 from ..errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from .buffer import checked_int
+from .checks import checked_int
 
 if TYPE_CHECKING:
     from .device import Device

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .operations import Operations
 from .queue import Queue
-from .semaphore import Semaphore
-from .timepoint import Timepoint
+from .compiled import Semaphore, Timepoint
 
 if TYPE_CHECKING:
     from .device import Device
@@ -26,10 +25,8 @@ class Lane(Operations):
     """
 
     def __init__(self, queue: Queue, label: str = "") -> None:
-        self._queue = queue
-        self._device = queue.device
         self.label = label
-        self._line: Semaphore = Semaphore(label=label or "lane")
+        self._join(queue.device, queue.device, queue, Semaphore(label=label or "lane"))
 
     def __repr__(self) -> str:
         return f"<tidegate.Lane {self.label!r} on {self._queue.describe()}>"
@@ -47,8 +44,7 @@ class Lane(Operations):
     @property
     def tail(self) -> Timepoint:
         """The end of everything submitted so far: reached when all of it is over."""
-        line = self._line
-        return line.at(max(line._state.high, line._state.payload))
+        return self._tail()
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until everything submitted so far is over: see `Semaphore.wait`."""
@@ -59,4 +55,4 @@ class Lane(Operations):
 
     def reset(self) -> None:
         """Start afresh: what comes now follows nothing that was submitted before."""
-        self._line = Semaphore(label=self.label or "lane")
+        self._join(self._device, self._device, self._queue, Semaphore(label=self.label or "lane"))

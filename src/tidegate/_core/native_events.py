@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
 from .device import Device, open_devices
-from .timepoint import Timepoint
+from .compiled import Timepoint
 
 if TYPE_CHECKING:
     from .operations import Signal, Wait
     from .queue import Queue
-    from .semaphore import Semaphore
-    from .submission import Submission
+    from .compiled import Semaphore, Submission
 
 
 def export_event(timepoint: Timepoint, device: Device | None = None) -> Any:

@@ -3,86 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..driver import Allocate, Barrier, Copy, Dispatch, Download, Fill, Free, Update, Upload, Work
 from ..errors import InvalidArgumentError, OutOfRangeError
 from ..types import MEMORY_KINDS, MemoryKind
-from . import express
-from .buffer import Buffer, FreeRequest, Memory, checked_int, checked_shape, host_bytes_of, new_array
-from .checks import (
-    checked_copy,
-    checked_fill,
-    checked_pattern,
-    checked_target,
-    update_data,
-)
+from .buffer import Buffer
+from .checks import LARGEST, checked_int, checked_shape, new_array
+from .compiled import Allocate, Dispatch, Download, Free, HostWork, Memory, Span, WorkTarget, target_range
 from .files import FileRead, FileWrite, bytes_of
-from .issuing import HostWork
 from .kernel import Function, Workgroups, checked_workgroups, is_plain
 from .recording import CommandBuffer
-from .scheduling import pass_calmly, submit
-from .submission import Submission
-from .timepoint import Timepoint
 
 if TYPE_CHECKING:
+    from .compiled import Submission, Timepoint
     from .device import Device
     from .files import FileLike
     from .pool import Pool
     from .queue import Queue
-    from .semaphore import Semaphore
 
     Wait: TypeAlias = Timepoint | Submission | Iterable[Timepoint | Submission] | None
     Signal: TypeAlias = Timepoint | Iterable[Timepoint] | None
 
-_BARRIER = Barrier()
 
-
-class Operations:
+class Operations(WorkTarget):
     """What may be given to a queue, directly or by a lane.
 
     Every operation takes `wait=` (what must be reached first) and `signal=` (what it reaches when it is over), returns
     a Submission at once and may be called from any thread. What is wrong at the call raises and submits nothing (M16).
     """
-
-    _device: Device
-    _queue: Queue
-    _line: Semaphore | None = None
-    """The timeline that orders a lane's operations; None for a queue, which orders nothing."""
-
-    def _submit(
-        self,
-        work: Work | HostWork,
-        wait: Wait,
-        signal: Signal,
-        touches: Sequence[Memory] = (),
-        writes: Sequence[Memory] = (),
-        result: Any = None,
-    ) -> Submission:
-        """Make the record and take it in. To be called by public operations only: it notes their caller's line."""
-        caller = _getframe(2)
-        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
-        if self._line is not None:
-            submission._line = self._line
-        if touches:
-            submission._touches = touches
-            submission._writes = writes
-        submission._result = result
-        return submit(submission, wait, signal)
-
-    def _submit_empty(self, work: Work, wait: Wait, signal: Signal) -> Submission:
-        """As `_submit`, for work that does nothing: most of it passes at once."""
-        caller = _getframe(2)
-        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
-        if self._line is not None:
-            submission._line = self._line
-        elif pass_calmly(submission, wait, signal):
-            return submission
-        return submit(submission, wait, signal)
 
     # Memory --------------------------------------------------------------------------------------------------------
 
@@ -106,82 +57,24 @@ class Operations:
 
         """
         block = new_memory(self._device, nbytes, memory, label)
-        work = Allocate(
-            block.nbytes,
-            memory,
-            None if pool is None else pool._checked(self._device),
-            block.commit,
-            block.never_committed,
-        )
-        caller = _getframe(1)
-        submission = Submission(self._queue, work, (caller.f_code, caller.f_lasti))
-        submission._line = self._line
-        block.ready = submission
-        submit(submission, wait, signal)
-        return Buffer(block, 0, block.nbytes, root=True)
+        work = Allocate(block, None if pool is None else pool._checked(self._device))
+        block.ready = submission = self._prepared(work)
+        buffer = Buffer(block, 0, block.nbytes, root=True)
+        self._take_in(submission, wait, signal)
+        return buffer
 
     def free(self, buffer: Buffer, *, wait: Wait = None, signal: Signal = None) -> Submission:
         """Give a buffer's storage back when the waits are met; later use is FailedPreconditionError (M23)."""
-        checked_target(self._device, buffer, 0, None, "free")
+        target_range(self._device, buffer, 0, None, "free")
         memory = buffer._memory
         if not buffer._root:
             raise InvalidArgumentError(f"free takes a whole buffer, not a subspan of {memory.describe()}")
         accesses = memory.accessed()
         if accesses:
             wait = [*_listed(wait), *accesses]
-        request = FreeRequest(memory)
-        try:
-            return self._submit(Free(request.release, request.undo), wait, signal)
-        except BaseException as error:
-            request.undo(error)
-            raise
+        return self._submit(Free(memory), wait, signal)
 
     # Transfers -----------------------------------------------------------------------------------------------------
-
-    def fill(
-        self,
-        target: Buffer,
-        pattern: int | bytes,
-        *,
-        offset: int = 0,
-        length: int | None = None,
-        wait: Wait = None,
-        signal: Signal = None,
-    ) -> Submission:
-        """Repeat a pattern over a range.
-
-        Args:
-            target: the buffer.
-            pattern: an int in 0..255, or 1, 2 or 4 bytes.
-            offset: where the range begins; a multiple of the pattern's length.
-            length: its length; without one, the rest.
-            wait: what must be reached first.
-            signal: what is reached afterwards.
-
-        """
-        data = checked_pattern(pattern)
-        span = checked_target(self._device, target, offset, length, "fill")
-        checked_fill(span, data)
-        memories = (span._memory,)
-        return self._submit(Fill(span, data), wait, signal, memories, memories)
-
-    def update(
-        self, target: Buffer, data: Any, *, offset: int = 0, wait: Wait = None, signal: Signal = None
-    ) -> Submission:
-        """Write small host data, captured during the call: the source may change at once."""
-        captured = update_data(data)
-        span = checked_target(self._device, target, offset, len(captured), "update")
-        memories = (span._memory,)
-        return self._submit(Update(span, captured), wait, signal, memories, memories)
-
-    def upload(
-        self, array: Any, target: Buffer, *, offset: int = 0, wait: Wait = None, signal: Signal = None
-    ) -> Submission:
-        """Write a host array, borrowed until the submission retires: do not change it before."""
-        source = host_bytes_of(array, "upload")
-        span = checked_target(self._device, target, offset, source.nbytes, "upload")
-        memories = (span._memory,)
-        return self._submit(Upload(source, span), wait, signal, memories, memories)
 
     def download(
         self,
@@ -196,7 +89,7 @@ class Operations:
         signal: Signal = None,
     ) -> Submission:
         """Read into an array: the given one, or a new one of `dtype` and `shape`. `result()` and `await` return it."""
-        span = checked_target(self._device, source, offset, length, "download")
+        span = target_range(self._device, source, offset, length, "download")
         if out is None:
             kind, dims = checked_shape(span, np.uint8 if dtype is None else dtype, shape)
             out = new_array(dims, kind, "download")
@@ -209,28 +102,11 @@ class Operations:
         if length is not None and out.nbytes != span.nbytes:
             raise InvalidArgumentError(f"download: the array has {out.nbytes} bytes, and the length is {span.nbytes}")
         if out.nbytes < span.nbytes:
-            span = Buffer(span._memory, span._offset, out.nbytes, root=False)
+            span = span.subspan(0, out.nbytes)
         memories = (span._memory,)
         if not out.flags.c_contiguous:
-            return self._submit(HostWork("download", _scatter(self._queue, span, out)), wait, signal, memories, (), out)
-        return self._submit(Download(span, out.reshape(-1).view(np.uint8)), wait, signal, memories, (), out)
-
-    def copy(
-        self,
-        source: Buffer,
-        target: Buffer,
-        *,
-        source_offset: int = 0,
-        target_offset: int = 0,
-        length: int | None = None,
-        wait: Wait = None,
-        signal: Signal = None,
-    ) -> Submission:
-        """Copy between ranges that do not overlap; without a length, the rest of the source, which must fit."""
-        read = checked_target(self._device, source, source_offset, length, "copy")
-        written = checked_target(self._device, target, target_offset, read.nbytes, "copy")
-        checked_copy(read, written)
-        return self._submit(Copy(read, written), wait, signal, (read._memory, written._memory), (written._memory,))
+            return self._submit(HostWork("download", _scatter(self._queue, span, out)), wait, signal, memories, None, out)
+        return self._submit(Download(span, out.reshape(-1).view(np.uint8)), wait, signal, memories, None, out)
 
     # Files ---------------------------------------------------------------------------------------------------------
 
@@ -258,7 +134,7 @@ class Operations:
             PermissionError: it may not be read.
 
         """
-        span = checked_target(self._device, target, offset, length, "read_file")
+        span = target_range(self._device, target, offset, length, "read_file")
         work = HostWork("read_file", FileRead(self._queue, file, span, file_offset, length))
         memories = (span._memory,)
         return self._submit(work, wait, signal, memories, memories)
@@ -285,9 +161,9 @@ class Operations:
             PermissionError: it may not be written.
 
         """
-        span = checked_target(self._device, source, offset, length, "write_file")
+        span = target_range(self._device, source, offset, length, "write_file")
         work = HostWork("write_file", FileWrite(self._queue, file, span, file_offset))
-        return self._submit(work, wait, signal, (span._memory,), ())
+        return self._submit(work, wait, signal, (span._memory,))
 
     # Programs ------------------------------------------------------------------------------------------------------
 
@@ -314,14 +190,6 @@ class Operations:
             signal: what is reached afterwards.
 
         """
-        if self._queue._port.express is not None:
-            frame = _getframe(1)
-            site = (frame.f_code, frame.f_lasti)
-            made = express.dispatch(
-                self._queue, self._device, self._line, site, function, workgroups, bindings, constants, local_memory
-            )
-            if made is not None:
-                return submit(made, wait, signal)
         if not isinstance(function, Function):
             raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
         device = self._device
@@ -329,7 +197,7 @@ class Operations:
             raise InvalidArgumentError(
                 f"function {function.name!r} belongs to {function.device.describe()}, not to {device.describe()}"
             )
-        spans = tuple([checked_target(device, binding, 0, None, "dispatch") for binding in bindings])
+        spans = tuple([target_range(device, binding, 0, None, "dispatch") for binding in bindings])
         function.check_bindings(len(spans))
         local = local_memory
         if local.__class__ is not int or local < 0:
@@ -356,9 +224,6 @@ class Operations:
             FailedPreconditionError: the recording has not ended, or is one-shot and was used.
 
         """
-        if commands.__class__ is CommandBuffer and commands._is_empty_for(self._device) and not bindings:
-            assert commands._plain is not None
-            return self._submit_empty(commands._plain, wait, signal)
         if not isinstance(commands, CommandBuffer):
             raise TypeError(f"execute takes a command buffer, not {type(commands).__name__}")
         work, touched, written = commands._execute(self._device, bindings)
@@ -370,10 +235,6 @@ class Operations:
         except BaseException:
             commands._used = False
             raise
-
-    def barrier(self, *, wait: Wait = None, signal: Signal = None) -> Submission:
-        """Do nothing but wait and signal: joins and forks."""
-        return self._submit_empty(_BARRIER, wait, signal)
 
     def host_call(
         self, function: Callable[..., Any], *args: Any, wait: Wait = None, signal: Signal = None
@@ -407,7 +268,7 @@ def _listed(wait: Wait) -> Iterable[Any]:
     return () if wait is None else wait if isinstance(wait, Iterable) else (wait,)
 
 
-def _scatter(queue: Queue, span: Buffer, out: npt.NDArray[Any]) -> Callable[[], Any]:
+def _scatter(queue: Queue, span: Span, out: npt.NDArray[Any]) -> Callable[[], Any]:
     """Read into an array that is not contiguous: through a contiguous one."""
 
     def run() -> Any:
@@ -439,5 +300,9 @@ def new_memory(device: Device, nbytes: Any, kind: Any, label: str) -> Memory:
     if kind not in MEMORY_KINDS:
         raise InvalidArgumentError(
             f"allocate on {device.describe()}: memory is {kind!r}, and must be one of {', '.join(MEMORY_KINDS)}"
+        )
+    if size > LARGEST:
+        raise InvalidArgumentError(
+            f"allocate on {device.describe()}: the size is {size}, and no memory has more than 2**62 bytes"
         )
     return Memory(device, size, kind, label)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError
 from ..types import Statistics
-from .lock import call_driver
+from .compiled import call_driver
 
 if TYPE_CHECKING:
     from ..driver import DriverPool

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 
 from ..errors import FailedPreconditionError
-from .lock import core_lock
 
 
 class Process:
@@ -24,8 +23,6 @@ class Process:
 
 
 here = Process()
-checking = False
-"""Whether this is a forked child, where plain cases must ask which process an object was made in."""
 _child_hooks: list[Callable[[], None]] = []
 
 
@@ -41,11 +38,9 @@ def refuse_forked(process: Process, what: str) -> None:
 
 
 def _after_fork() -> None:
-    global here, checking  # noqa: PLW0603 - the one place where they change
+    global here  # noqa: PLW0603 - the one place where they change
     here.forked = True
     here = Process()
-    checking = True
-    core_lock._at_fork_reinit()  # type: ignore[attr-defined]
     for hook in _child_hooks:
         hook()
 

@@ -18,7 +18,7 @@ class Queue(Operations):
     """
 
     def __init__(self, device: Device, port: DriverQueue, kind: str, priority: int) -> None:
-        self._device = device
+        self._join(device, device)
         self._port = port
         self.kind = kind
         self.priority = priority
@@ -29,10 +29,6 @@ class Queue(Operations):
     def describe(self) -> str:
         """Return how texts name it."""
         return f"queue {self.kind!r} of {self._device.describe()}"
-
-    @property
-    def _queue(self) -> Queue:  # type: ignore[override]  # no attribute: it would refer to itself for ever
-        return self
 
     @property
     def device(self) -> Device:

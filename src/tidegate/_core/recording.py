@@ -22,12 +22,12 @@ from ..driver import (
 )
 from ..errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from ..types import Slot
-from .buffer import Buffer, Memory, checked_int
-from .checks import checked_copy, checked_counts, checked_fill, checked_pattern, checked_target, update_data
+from .checks import check_copy, check_fill, checked_counts, checked_int, update_data
+from .compiled import Memory, Span, call_driver, pattern_of, target_range
 from .kernel import Function, checked_workgroups
-from .lock import call_driver, core_lock
 
 if TYPE_CHECKING:
+    from .buffer import Buffer
     from .device import Device
 
 UPDATE_LIMIT = 64 * 1024
@@ -139,10 +139,10 @@ class CommandBuffer:
         after: Iterable[Node] = (),
     ) -> Node:
         """Record a fill: see `queue.fill`."""
-        data = checked_pattern(pattern)
+        data = pattern_of(pattern)
         span = self._range(target, offset, length, "fill")
-        if isinstance(span, Buffer):
-            checked_fill(span, data)
+        if isinstance(span, Span):
+            check_fill(span, data)
         return self._add(Fill(span, data), after, writes=[span])
 
     def update(self, target: Buffer | Slot, data: Any, *, offset: int = 0, after: Iterable[Node] = ()) -> Node:
@@ -168,10 +168,10 @@ class CommandBuffer:
     ) -> Node:
         """Record a copy between ranges that do not overlap: see `queue.copy`."""
         read = self._range(source, source_offset, length, "copy")
-        if length is None and isinstance(read, Buffer):
+        if length is None and isinstance(read, Span):
             length = read.nbytes
         written = self._range(target, target_offset, length, "copy")
-        checked_copy(read, written)
+        check_copy(read, written)
         return self._add(Copy(read, written), after, reads=[read], writes=[written])
 
     def dispatch(
@@ -205,7 +205,7 @@ class CommandBuffer:
         spans, values, local = self._call(function, bindings, constants, local_memory)
         function.check_launch(_UNKNOWN, local)
         where = self._range(counts, counts_offset, 12, "dispatch_indirect")
-        checked_counts(where._offset if isinstance(where, Buffer) else where.offset)
+        checked_counts(where._offset if isinstance(where, Span) else where.offset)
         return self._add(
             DispatchIndirect(function._function, where, spans, values, local), after, reads=[where], writes=spans
         )
@@ -245,7 +245,7 @@ class CommandBuffer:
 
     # How they are taken in -----------------------------------------------------------------------------------------
 
-    def _range(self, target: Any, offset: Any, length: Any, what: str) -> Buffer | SlotSpan:
+    def _range(self, target: Any, offset: Any, length: Any, what: str) -> Span | SlotSpan:
         self._refuse_ended()
         if isinstance(target, Slot):
             index = checked_int(target.index, "index of a slot")
@@ -254,7 +254,7 @@ class CommandBuffer:
             if start < 0 or (size is not None and size < 0):
                 raise OutOfRangeError(f"{self.describe()}: {what} of slot {index} at {start}, length {size}")
             return SlotSpan(index, start, size)
-        return checked_target(self.device, target, offset, length, what)
+        return target_range(self.device, target, offset, length, what)
 
     def _call(
         self, function: Any, bindings: Iterable[Any], constants: Sequence[Any], local_memory: Any
@@ -303,7 +303,7 @@ class CommandBuffer:
             self._slot_spans.append(span)
             if written:
                 self._slots_written.add(span.index)
-        elif isinstance(span, Buffer):
+        elif isinstance(span, Span):
             memory = span._memory
             self._touched[memory] = self._touched.get(memory, False) or written
 
@@ -313,14 +313,13 @@ class CommandBuffer:
 
     def _use(self) -> None:
         """Take the one execution that a one-shot recording has."""
-        with core_lock:
-            if self._used:
-                raise FailedPreconditionError(f"{self.describe()} is one-shot and was executed already")
-            self._used = True
+        if self._used:
+            raise FailedPreconditionError(f"{self.describe()} is one-shot and was executed already")
+        self._used = True
 
     # Submitting ----------------------------------------------------------------------------------------------------
 
-    def _execute(self, device: Device, bindings: Iterable[Any]) -> tuple[Execute, list[Memory], list[Memory]]:
+    def _execute(self, device: Device, bindings: Iterable[Any]) -> tuple[Execute, tuple[Memory, ...], tuple[Memory, ...]]:
         """Return the work of one execution, what it touches and what it writes. Raises what is wrong at the call."""
         if self.device is not device:
             raise InvalidArgumentError(
@@ -332,8 +331,8 @@ class CommandBuffer:
         for memory in touched:
             memory.refuse_unusable()
         if self._plain is not None and not bindings:
-            return self._plain, touched, [memory for memory, written in self._touched.items() if written]
-        table = tuple(checked_target(device, entry, 0, None, "binding table") for entry in bindings)
+            return self._plain, tuple(touched), tuple([memory for memory, written in self._touched.items() if written])
+        table = tuple(target_range(device, entry, 0, None, "binding table") for entry in bindings)
         for span in self._slot_spans:
             if span.index >= len(table):
                 raise OutOfRangeError(
@@ -347,7 +346,7 @@ class CommandBuffer:
         written = [memory for memory, is_written in self._touched.items() if is_written]
         written += [table[index]._memory for index in self._slots_written]
         touched += [entry._memory for entry in table]
-        return Execute(self._recording, self._prepared, table, self._cost), touched, written
+        return Execute(self._recording, self._prepared, table, self._cost), tuple(touched), tuple(written)
 
 
 def _is_checked_when_bound(work: Work) -> bool:
@@ -362,13 +361,13 @@ def _is_checked_when_bound(work: Work) -> bool:
 def _check_bound(work: Work, table: Sequence[Any]) -> None:
     """Check, now that the slots are filled, what could not be checked at recording."""
     if isinstance(work, Fill):
-        checked_fill(work.target.bind(table), work.pattern)
+        check_fill(work.target.bind(table), work.pattern)
     elif isinstance(work, Copy):
         source, target = work.source.bind(table), work.target.bind(table)
         if source.nbytes > target.nbytes:
             raise OutOfRangeError(f"copy: {source.nbytes} bytes of source do not fit {target.nbytes} bytes of target")
-        checked_copy(source, target)
+        check_copy(source, target)
     elif isinstance(work, DispatchIndirect):
         counts = work.counts.bind(table)
-        assert isinstance(counts, Buffer)
+        assert isinstance(counts, Span)
         checked_counts(counts._offset)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ClosedError, InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
-from .background import reaper
-from .buffer import Buffer, Bytes, checked_int
-from .subscription import when_over
+from .background import deferred
+from .buffer import Buffer
+from .checks import Bytes, checked_int
+from .compiled import when_over
 
 if TYPE_CHECKING:
     from .device import Device
@@ -133,7 +134,7 @@ class StagingBuffer:
         if nbytes == 0:
             return
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            reaper.leave(self._give_back, offset, nbytes)  # a finalizer or signal handler has interrupted us
+            deferred.leave(self._give_back, offset, nbytes)  # a finalizer or signal handler has interrupted us
             return
         with self._lock:
             insort(self._gaps, (offset, offset + nbytes))

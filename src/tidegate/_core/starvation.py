@@ -5,14 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from ..driver import Free
 from ..errors import ResourceExhaustedError
-from .arming import arm_submission
-from .background import reaper
-from .following import dependents_locked
-from .lock import core_lock, interrupted_here
-from .retirement import retire
-from .submission import RETIRED, Submission
+from .background import deferred
+from .compiled import Free, Submission, ask_for_wake_up, inside_driver, retire_submission, try_again
+from .following import dependents
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -45,24 +41,20 @@ class Starvation:
 
     def add(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """Take in an allocation that failed for want of memory."""
-        with core_lock:
-            self._waiting[submission] = error
-            self._device._issued.pop(submission, None)
-            self._device._attention = True
-            known = submission in self._trying
-        if not known:
+        self._waiting[submission] = error
+        self._device._attention = True
+        if submission not in self._trying:
             self.listen()
             self.retry()
 
     def listen(self) -> None:
         """Have the devices tell when work in flight is over that will give memory back, whatever runs on behind it."""
-        if interrupted_here():
-            reaper.leave(self.listen)
+        if inside_driver():
+            deferred.leave(self.listen)
             return
-        with core_lock:
-            helpers = [submission for submission in self._device._issued if _gives_back(submission)]
-        for submission in helpers:
-            arm_submission(submission)
+        for submission in self._device._owned_submissions():
+            if _gives_back(submission):
+                ask_for_wake_up(submission)
 
     def retry(self) -> None:
         """Memory may have come back: try all of them, and fail them when nothing can help.
@@ -71,18 +63,16 @@ class Starvation:
         asked afterwards, memory that came back in between would be overlooked.
         """
         while True:
-            with core_lock:
-                self._asked = True
-                if self._trying or not self._waiting:
-                    return
-                self._asked = False
-                hopeful = self._help_comes_locked()
-                waiting = self._trying = dict(self._waiting)
+            self._asked = True
+            if self._trying or not self._waiting:
+                return
+            waiting = self._trying = dict(self._waiting)
+            self._asked = False
             try:
+                hopeful = self._help_comes()
                 served = self._try(waiting)
             finally:
-                with core_lock:
-                    self._trying = {}
+                self._trying = {}
             if served or self._asked:
                 continue
             if hopeful:
@@ -93,17 +83,14 @@ class Starvation:
 
     def _try(self, waiting: dict[Submission, ResourceExhaustedError]) -> bool:
         """Try each once. Returns whether any was served."""
-        from .issuing import issue
-
         served = False
         for submission, error in waiting.items():
             try:
-                with core_lock:
-                    self._waiting.pop(submission, None)
-                if submission._stage != RETIRED and not issue(submission, ()):
+                self._waiting.pop(submission, None)
+                if not submission._is_over and not try_again(submission):
                     self._device._put_off(submission)
             except BaseException:
-                if submission._stage != RETIRED and not submission.taken:
+                if not submission._is_over and not submission.taken:
                     self._waiting[submission] = error
                 raise
             served = served or submission not in self._waiting
@@ -111,12 +98,10 @@ class Starvation:
 
     def _give_up(self, hopeless: dict[Submission, ResourceExhaustedError]) -> None:
         for submission, error in hopeless.items():
-            with core_lock:
-                waits = self._waiting.pop(submission, None) is not None
-            if waits:
-                retire(submission, error)
+            if self._waiting.pop(submission, None) is not None:
+                retire_submission(submission, error)
 
-    def _help_comes_locked(self) -> bool:
+    def _help_comes(self) -> bool:
         """Whether anything in flight may give memory back.
 
         Issued work may hold buffers that were closed or dropped, and others wait for it; so may what is over and being
@@ -124,11 +109,10 @@ class Starvation:
         however indirectly, for one that starves.
         """
         device = self._device
-        under_way = (*device._issued, *device._backlog)
-        if device._releasing or any(submission not in self._waiting for submission in under_way):
+        if any(submission not in self._waiting for submission in device._owned_submissions()):
             return True
-        helpers = {held for held in device._held_locked() if _gives_back(held)}
-        return bool(helpers and helpers - dependents_locked(self._waiting))
+        helpers = {held for held in device._held_submissions() if _gives_back(held)}
+        return bool(helpers and helpers - dependents(self._waiting))
 
 
 def _gives_back(submission: Submission) -> bool:

@@ -12,13 +12,15 @@ import numpy.typing as npt
 
 from ..errors import InvalidArgumentError, UnsupportedError
 from . import dlpack
-from .buffer import Buffer, Memory, checked_lengths, checked_shape, new_array
+from .buffer import Buffer
+from .checks import checked_lengths, checked_shape, new_array
+from .compiled import Memory
 from .process import in_child
 
 if TYPE_CHECKING:
     from ..driver import Interop
     from .device import Device
-    from .submission import Submission
+    from .compiled import Submission
 
 _DLPACK_CPU = 1
 _DLPACK_CUDA = 2
@@ -104,7 +106,7 @@ class _SharedDevice:
         from .registry import open_device
 
         with self._lock:
-            if self._device is None or self._device._refusal is not None:
+            if self._device is None or not self._device._takes_work:
                 self._device = open_device("cpu", label="shared-cpu")
             return self._device
 
@@ -149,7 +151,7 @@ def _owner(place: tuple[int, ...], device: Device | None) -> Device:
 
     for candidate in open_devices() if device is None else [device]:
         interop = candidate._driver.interop
-        if interop is not None and interop.dlpack_device == place and candidate._refusal is None:
+        if interop is not None and interop.dlpack_device == place and candidate._takes_work:
             return candidate
     where = "no open device" if device is None else f"{device.describe()} is not the one that"
     raise UnsupportedError(f"from_dlpack: {where} owns memory of DLPack device {place}")

@@ -9,10 +9,9 @@ import time
 import weakref
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from threading import TIMEOUT_MAX, get_ident
+from threading import TIMEOUT_MAX
 
 from ..driver import DriverDevice, EpochTimeline, Storage
 from ..errors import (
@@ -23,74 +22,22 @@ from ..errors import (
     ResourceExhaustedError,
 )
 from ..types import MemoryKind
-from . import process
-from .arming import arm_submission
-from .background import reaper
-from .following import followers_locked
+from . import compiled, process
+from .background import deferred
+from .compiled import HostWork, Sink, Submission, ask_for_wake_up, call_driver, inside_driver, try_again, when_over
+from .failures import Unseen
+from .following import followers
 from .host_calls import pool as host_pool
-from .host_wait import breathe
-from .issuing import HostWork, issue
-from .lock import call_driver, core_lock, inside, interrupted_here
-from .retirement import advance, retire
 from .starvation import Starvation
-from .submission import HELD, RETIRED, Submission
-from .subscription import when_over
 from .thread_state import thread_state
-from .unseen import Unseen
 
+RETIRED = "retired"
 _HOUSEKEEPING = 64
 """Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
 _AHEAD = 64
 """How far is looked among what was put off."""
 _DROPPED = 8
 """So many failures that were dropped unseen are remembered."""
-_RELEASE_S = 1.0
-"""How long memory is waited for that is on its way back: a few microseconds, unless its thread gets no turn."""
-
-
-class Sink:
-    """Where the driver reports to. Knows the device weakly, so that one that was dropped can be collected."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._workload = weakref.ref(workload)
-
-    # A driver may report from the very call in which the core has come to it. What the core does then is its own.
-
-    @staticmethod
-    def finished(ticket: Submission, error: BaseException | None = None) -> None:
-        before = inside.driver
-        try:
-            inside.driver = False
-            retire(ticket, error)
-        finally:
-            inside.driver = before
-
-    @staticmethod
-    def advance(timeline: EpochTimeline) -> None:
-        before = inside.driver
-        try:
-            inside.driver = False
-            advance(timeline)
-        finally:
-            inside.driver = before
-
-    wake = advance
-
-    def room(self) -> None:
-        workload = self._workload()
-        if workload is not None and workload._attention:
-            reaper.leave(workload._after_retirement)
-
-    def lost(self, error: BaseException) -> None:
-        workload = self._workload()
-        if workload is None:
-            return
-        before = inside.driver
-        try:
-            inside.driver = False
-            workload._lose(error)
-        finally:
-            inside.driver = before
 
 
 class Poller:
@@ -101,68 +48,52 @@ class Poller:
         self.timelines: set[EpochTimeline] = set()
 
     def __call__(self) -> bool:
-        if interrupted_here():
+        if inside_driver():
             return False
         done = call_driver(self._poll)
-        for timeline in list(self.timelines):
+        for timeline in tuple(self.timelines):
             if timeline.in_flight:
                 call_driver(timeline.advance)
         return done
 
 
-class Workload:
+class Workload(compiled.Workload):
     """Everything of a device that concerns the work on it.
 
-    Its submissions are `_held`, known weakly; or among the `_issued`, from the moment they are ready; or put off, in
-    the `_backlog`, of which some are being `_tried` once more; or they starve. Those that are over are `_releasing`,
-    each by a thread, what they kept. `_visits` counts who came to try again; `_attention` says whether one need come.
+    Its submissions are held, and known weakly; or its own, from the moment they are ready: some of them put off, in the
+    `_backlog`, of which some are being `_tried` once more, and some starving. `_visits` counts who came to try again;
+    `_attention` says whether one need come.
     """
 
     def __init__(self, driver: DriverDevice) -> None:
         self._driver = driver
+        self._promises = driver.promises
         self._process = process.here
-        self._refusal: Callable[[Submission], Exception | None] | None = None
         self._lost: BaseException | None = None
-        self._held: dict[int, weakref.ref[Submission]] = {}
-        self._issued: dict[Submission, None] = {}
         self._backlog: deque[Submission] = deque()
         self._tried: dict[Submission, object] = {}
         self._visits = 0
-        self._releasing: dict[Submission, int] = {}
         self._starvation = Starvation(self)
         self._failures: weakref.WeakSet[Unseen] = weakref.WeakSet()
         self._dropped_failures: deque[tuple[str, BaseException]] = deque(maxlen=_DROPPED)
-        self._attention = False
-        self._submitted = 0
-        self._retired = 0
-        driver.connect(Sink(self))  # type: ignore[arg-type]  # a ticket is a submission of ours
+        driver.connect(Sink(self))
         self._poller = Poller(driver)
 
     def describe(self) -> str:
         """Return how texts name the device."""
         raise NotImplementedError
 
-    def _held_locked(self) -> list[Submission]:
-        found = [ref() for ref in self._held.values()]
-        return [submission for submission in found if submission is not None and submission._stage == HELD]
-
-    def _under_way_locked(self) -> list[Submission]:
-        """Everything that is past being held and not over."""
-        found = (*self._issued, *self._backlog, *self._starvation.submissions())
-        return [submission for submission in found if submission._stage != RETIRED]
-
-    def _doomed_locked(self) -> list[Submission]:
+    def _doomed_submissions(self) -> list[Submission]:
         """Return the held submissions that do not follow from issued work alone."""
-        held = dict.fromkeys(self._held_locked())
-        sure = [submission for submission in held if submission._queued]
-        safe = followers_locked(self._under_way_locked() + sure, held).union(sure)
+        held = dict.fromkeys(self._held_submissions())
+        sure = [submission for submission in held if submission._is_decided]
+        safe = followers(self._owned_submissions() + sure, held).union(sure)
         return [submission for submission in held if submission not in safe]
 
     def _drain(self, deadline: float | None) -> None:
         while True:
             self._poller()
-            with core_lock:
-                left = self._under_way_locked() + self._held_locked()
+            left = self._owned_submissions() + self._held_submissions()
             if not left:
                 return
             try:
@@ -183,18 +114,17 @@ class Workload:
         error = cause if isinstance(cause, DeviceLostError) else DeviceLostError(f"{self.describe()} is lost: {cause}")
         if error is not cause:
             error.__cause__ = cause
-        with core_lock:
-            if self._lost is not None:
-                return
-            self._lost = error
-            self._refusal = partial(_lost_error, error)
-            gone = self._under_way_locked() + self._held_locked()
+        if self._lost is not None:
+            return
+        self._lost = error
+        self._refuse(partial(_lost_error, error))
+        gone = self._owned_submissions() + self._held_submissions()
         try:
             for submission in gone:
-                retire(submission, error)
+                compiled.retire_submission(submission, error)
         except BaseException:
             for submission in gone:
-                reaper.leave(retire, submission, error)
+                deferred.leave(compiled.retire_submission, submission, error)
             raise
 
     def _run_on_host(self, submission: Submission, work: HostWork) -> None:
@@ -202,36 +132,21 @@ class Workload:
 
     def _put_off(self, submission: Submission) -> None:
         """The driver said "not now": keep it, and try again when something has ended."""
-        with core_lock:
-            self._backlog.append(submission)
-            self._issued.pop(submission, None)
-            self._attention = True
+        self._backlog.append(submission)
+        self._attention = True
         # Whatever made the driver refuse may have ended before this stood in the backlog.
         self._after_retirement()
 
     def _arm_for_room(self) -> None:
         """Have the devices tell when they are half done with what they have, so that they never run dry."""
-        for timeline in list(self._poller.timelines):
-            in_flight = list(timeline.in_flight)
+        for timeline in tuple(self._poller.timelines):
+            in_flight = tuple(timeline.in_flight)
             for ticket in in_flight[len(in_flight) // 2 :: max(1, len(in_flight) - 1 - len(in_flight) // 2)]:
-                arm_submission(ticket)  # type: ignore[arg-type]
+                ask_for_wake_up(ticket)
 
     def _allocate_now(self, nbytes: int, memory: MemoryKind) -> Storage:
-        """Return storage, also where it is just on its way back."""
-        try:
-            return call_driver(self._driver.allocate, nbytes, memory)
-        except ResourceExhaustedError:
-            pass
-        self._await_releases()
-        return call_driver(self._driver.allocate, nbytes, memory)
-
-    def _await_releases(self) -> None:
-        """Let other threads release what work kept whose end they have told already."""
-        if self._releasing and not self._process.forked:
-            others = [one for one in list(self._releasing) if self._releasing.get(one) != get_ident()]
-            deadline = time.monotonic() + _RELEASE_S
-            while not self._releasing.keys().isdisjoint(others) and time.monotonic() < deadline:
-                breathe()
+        """Return storage now."""
+        return call_driver(self._driver.allocate, nbytes, memory)  # type: ignore[no-any-return]
 
     def _starve(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """There was no memory for it (M22)."""
@@ -239,14 +154,12 @@ class Workload:
 
     def _after_retirement(self) -> None:
         """Something ended, so there may be room: try what was put off or starves."""
-        with core_lock:
-            self._visits += 1
+        self._visits += 1
         refused: set[object] = set()
         while self._issue_next(refused):
             pass
         self._starvation.retry()
-        with core_lock:
-            self._attention = bool(self._backlog or self._starvation)
+        self._attention = bool(self._backlog or self._starvation)
 
     def _issue_next(self, refused: set[object] | None = None) -> bool:
         """Try the oldest that was put off, of a kind that was not `refused` before. False: none is left to try.
@@ -259,16 +172,15 @@ class Workload:
         taken = False
         visits = self._visits
         try:
-            with core_lock:
-                submission = self._next_locked(refused)
-                if submission is None:
-                    return False
-                self._tried[submission] = token
-            taken = submission._stage == RETIRED or issue(submission, ())
+            submission = self._next(refused)
+            if submission is None:
+                return False
+            self._tried[submission] = token
+            taken = try_again(submission)
             self._end_try(submission, token, taken)
         except BaseException:
             if submission is not None:
-                reaper.leave(self._end_try_and_go_on, submission, token, taken)
+                deferred.leave(self._end_try_and_go_on, submission, token, taken)
             raise
         if taken:
             return True
@@ -276,20 +188,16 @@ class Workload:
             refused.clear()  # who came meanwhile, because something ended, has left this one out
             return True
         refused.add(_kind_of(submission))
-        with core_lock:
-            return self._next_locked(refused) is not None
+        return self._next(refused) is not None
 
     def _end_try(self, submission: Submission, token: object, taken: bool) -> None:
         """Take it out of those that are put off, if it was taken or is over. Only the first call for a try counts."""
-        with core_lock:
-            if self._tried.get(submission) is not token:
-                return
-            gone = taken or submission.taken or submission._stage == RETIRED
-            if not gone:
-                self._issued.pop(submission, None)
-            elif submission in self._backlog:
-                self._backlog.remove(submission)
-            del self._tried[submission]
+        if self._tried.get(submission) is not token:
+            return
+        gone = taken or submission.taken or submission._is_over
+        if gone and submission in self._backlog:
+            self._backlog.remove(submission)
+        del self._tried[submission]
         if not gone:
             self._arm_for_room()
 
@@ -298,13 +206,13 @@ class Workload:
         self._end_try(submission, token, taken)
         self._after_retirement()
 
-    def _next_locked(self, refused: set[object]) -> Submission | None:
+    def _next(self, refused: set[object]) -> Submission | None:
         """Return the oldest that was put off, is not of a refused kind, and that nobody tries already.
 
         What one kind of work lacks, another may not need, and it must not wait for that (M15). Only so far ahead: when
         very much of one kind is put off, what stands behind that waits with it.
         """
-        for one in islice(self._backlog, _AHEAD):
+        for one in tuple(islice(self._backlog.copy(), _AHEAD)):
             if one not in self._tried and not (refused and _kind_of(one) in refused):
                 return one
         return None
@@ -319,7 +227,7 @@ class Workload:
         self._poller.timelines.add(timeline)
         # Memory that starving allocations wait for may come with any end, and nobody else need be listening for it.
         if submission.epoch % _HOUSEKEEPING == 0 or self._starvation:
-            arm_submission(submission)
+            ask_for_wake_up(submission)
 
 
 def _kind_of(submission: Submission) -> object:
@@ -330,7 +238,7 @@ def _kind_of(submission: Submission) -> object:
 
 def _wait_quietly(submission: Submission, timeout: float | None) -> None:
     """Wait for the end of a submission, well or not; its failure does not count as looked at."""
-    if submission._stage == RETIRED:
+    if submission._is_over:
         return
     gate = allocate_lock()
     gate.acquire()
@@ -373,6 +281,6 @@ def _host_task(submission: Submission, work: HostWork) -> None:
         error = raised
     finally:
         thread_state.host_call_device = None
-    retire(submission, error)
+    compiled.retire_submission(submission, error)
     # The frames that an error passed through know this one for as long as it is kept, and this one would keep the work.
     del submission, work, error

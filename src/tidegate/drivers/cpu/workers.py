@@ -7,6 +7,7 @@ task, and the queue's copy is then passed over.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -14,10 +15,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from tidegate._core.background import report_unraisable
-from tidegate._core.thread_state import thread_state
-from tidegate._core.timeline import GIL
+from tidegate._core.compiled import work_without_limit
 
 _HINTS = 64
+_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 _claims = threading.Lock()
 
 
@@ -32,7 +33,7 @@ class Task:
 
     def run(self) -> bool:
         """Run it unless somebody else does; returns whether this call did. Interrupted, it can be run again."""
-        if GIL:
+        if _GIL:
             # No call between test and store (M38), so an interrupt finds the task either unclaimed or below.
             if self._claimed:
                 return False
@@ -98,7 +99,7 @@ class Workers:
 
 
 def _work(tasks: SimpleQueue[Task | None]) -> None:
-    thread_state.unlimited = True
+    work_without_limit()
     while True:
         task = tasks.get()
         if task is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from tidegate._core import process
-from tidegate._core.background import reaper
+from tidegate._core.background import deferred as reaper
 
 from ._errors import is_not_found
 from ._native import Native, NativeError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate._core import process
 from tidegate._core.arming import promise_for
-from tidegate._core.background import reaper
+from tidegate._core.background import deferred as reaper
 from tidegate._core.queue import Queue
-from tidegate._core.semaphore import Semaphore
+from tidegate._core.compiled import Semaphore
 from tidegate.driver import (
     DispatchIndirect,
     Download,
@@ -40,7 +40,7 @@ from .stream import BUDGET, Stream
 
 if TYPE_CHECKING:
     from tidegate._core.device import Device
-    from tidegate._core.timepoint import Timepoint
+    from tidegate._core.compiled import Timepoint
 
     from .device import CudaDevice
     from .event_pool import Event

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidegate._core import process
-from tidegate._core.background import reaper
+from tidegate._core.background import deferred as reaper
 from tidegate.driver import DriverPool, Storage
 from tidegate.errors import ResourceExhaustedError, UnsupportedError
 from tidegate.types import MemoryKind

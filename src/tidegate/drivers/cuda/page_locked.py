@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate._core import process
-from tidegate._core.background import reaper
+from tidegate._core.background import deferred as reaper
 
 from ._native import Native, NativeError
 from .gaps import Gaps, Piece

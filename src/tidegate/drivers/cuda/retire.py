@@ -18,7 +18,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from tidegate._core.background import reaper, report_unraisable, start_thread
+from tidegate._core.background import deferred as reaper
+from tidegate._core.background import report_unraisable, start_thread
 
 from ._native import NativeError
 

@@ -19,7 +19,8 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from tidegate._core.background import reaper, report_unraisable, start_thread
+from tidegate._core.background import deferred as reaper
+from tidegate._core.background import report_unraisable, start_thread
 from tidegate.driver import Storage, Ticket
 
 from ._errors import is_loss, translate

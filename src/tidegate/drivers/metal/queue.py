@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidegate._core.unseen import forget_frames
+from tidegate._core.failures import forget_frames
 from tidegate.driver import Allocate, DriverQueue, EpochTimeline, Free, Sink, Ticket, Upload, Work
 from tidegate.drivers.metal import _native, transfers
 from tidegate.drivers.metal._errors import commands_error, given

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from tidegate._core.background import reaper, report_unraisable, start_thread
+from tidegate._core.background import deferred as reaper
+from tidegate._core.background import report_unraisable, start_thread
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._native import Object
 

@@ -17,9 +17,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from tidegate._core.background import reaper, report_unraisable, start_thread
-from tidegate._core.semaphore import Semaphore
-from tidegate._core.timepoint import Timepoint
+from tidegate._core.background import deferred as reaper
+from tidegate._core.background import report_unraisable, start_thread
+from tidegate._core.compiled import Semaphore, Timepoint
 from tidegate.driver import Work
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._errors import given

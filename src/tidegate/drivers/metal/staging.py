@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidegate._core.background import reaper, start_thread
+from tidegate._core.background import deferred as reaper
+from tidegate._core.background import start_thread
 from tidegate._core.staging import StagingBuffer
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._errors import given

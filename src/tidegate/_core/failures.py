@@ -1,4 +1,4 @@
-"""Failures that nobody has looked at yet, and how they are told in the end (M21).
+"""Errors that end work: what they keep, and how those that nobody has looked at are told in the end (M21).
 
 Each error that ends a submission has one record, shared by all whom it reaches: the submissions that fail with it and
 the timelines that carry it. Whoever may still look at the error refers to one of those. So when the record is
@@ -15,10 +15,10 @@ from weakref import WeakValueDictionary
 
 from ..errors import AbortedError
 from . import process
-from .background import reaper
+from .background import deferred
 
 if TYPE_CHECKING:
-    from .submission import Submission
+    from .compiled import Submission
 
 
 class Unseen:
@@ -37,7 +37,7 @@ class Unseen:
         # An interrupted constructor may have left nothing.
         if not (getattr(self, "seen", True) or process.here.exiting):
             self._dropped.append((self.text, self.error))
-            reaper.leave(_log, self.text, self.error)
+            deferred.leave(_log, self.text, self.error)
 
     def report(self) -> None:
         """Tell of it, once, unless somebody has looked."""
@@ -55,16 +55,23 @@ def record_of(error: BaseException) -> Unseen | None:
     return _records.get(id(error))
 
 
-def note(submission: Submission, error: BaseException) -> None:
-    """Take down that a submission ends with an error: with the record of that error, made if it is news."""
-    if submission._unseen is not None or isinstance(error, AbortedError):
-        return
+def note_failure(submission: Submission, error: BaseException) -> Unseen | None:
+    """Return the record of an error that ends a submission, made if the error is news; None for what was given up."""
+    if isinstance(error, AbortedError):
+        return None
     record = record_of(error)
     if record is None or record.seen:
-        record = Unseen(submission.describe(), error, submission._device._dropped_failures)
+        workload = submission._workload
+        record = Unseen(submission.describe(), error, workload._dropped_failures)
         _records[id(error)] = record
-        submission._device._failures.add(record)
-    submission._unseen = record
+        workload._failures.add(record)
+    return record
+
+
+def look_at_record(record: Unseen | None) -> None:
+    """Somebody is told of an error."""
+    if record is not None:
+        record.seen = True
 
 
 def look_at(error: BaseException | None) -> None:
@@ -83,6 +90,13 @@ def _log(text: str, error: BaseException) -> None:
     logging.getLogger("tidegate").error(
         "the failure of %s was never looked at: %s", text, f"{name}: {said}" if said else name, exc_info=error
     )
+
+
+def brief(error: BaseException | None) -> str:
+    """Return an error as one line."""
+    text = str(error)
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def forget_frames(error: BaseException) -> None:
