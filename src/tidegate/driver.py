@@ -124,6 +124,8 @@ class Storage(ABC):
 
     nbytes: int
     memory: MemoryKind
+    address: int = 0
+    """Where it lies for the queues of compiled drivers; 0 where they must not use it, or not yet."""
 
     def host(self) -> npt.NDArray[np.uint8] | None:
         """Return the bytes as an array whose base keeps this storage alive; None where the host cannot see them."""
@@ -336,7 +338,14 @@ class DriverDevice(ABC):
 
 
 class DriverQueue(ABC):
-    """Where work is issued."""
+    """Where work is issued.
+
+    Attributes:
+        native: the address of the `TidegateQueue` of a compiled driver (`_core/native.h`); 0 where there is none.
+
+    """
+
+    native: int = 0
 
     @abstractmethod
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
@@ -354,13 +363,9 @@ class EpochTimeline(Epochs, metaclass=ABCMeta):
     """
 
     def advance(self) -> None:
-        """Have the core retire what is over."""
-        if self.sink is not None and self.in_flight:
+        """Somebody looks: have the core retire what is over."""
+        if self.sink is not None and self.oldest is not None:
             self.sink.advance(self)
-
-    def watch(self, epoch: int) -> bool:
-        """Whether an epoch is over, or will be within the time that a thread may well spin before it sleeps."""
-        return self.reached >= epoch
 
     @property
     @abstractmethod
@@ -370,6 +375,10 @@ class EpochTimeline(Epochs, metaclass=ABCMeta):
     @abstractmethod
     def outcome(self, epoch: int) -> BaseException | None:
         """Return why the work of an epoch that is over failed, or None."""
+
+    def failed(self, epoch: int, call: int, code: int) -> None:
+        """A native call of a compiled driver failed for this epoch, which was taken: see `_core/native.h`."""
+        raise NotImplementedError
 
     @abstractmethod
     def arm(self, epoch: int) -> None:
@@ -384,10 +393,12 @@ class DriverFunction(ABC):
         bindings: how many, or None where the format does not tell.
         constants: their types, or None where the format does not tell.
         workgroup: the size of a workgroup.
+        native: what the queues of a compiled driver know it by; 0 where they do not.
 
     """
 
     name: str
+    native: int = 0
     bindings: int | None = None
     constants: tuple[np.dtype[Any], ...] | None = None
     workgroup: tuple[int, int, int] = (1, 1, 1)

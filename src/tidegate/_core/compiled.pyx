@@ -13,7 +13,6 @@ cimport cython
 
 import gc
 import weakref
-from collections import deque
 
 from ..errors import (
     AbortedError,
@@ -64,4 +63,5 @@ include "work/workload.pxi"
 include "work/admission.pxi"
 include "work/issue.pxi"
 include "work/retirement.pxi"
+include "work/native.pxi"
 include "work/operations.pxi"

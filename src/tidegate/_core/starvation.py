@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 class Starvation:
     """The allocations of one device that wait for memory, oldest first."""
 
-    _asked: bool
-    """Whether a try was asked for while one was going on."""
-
     def __init__(self, device: Workload) -> None:
         self._owner = weakref.ref(device)  # it holds this
         self._waiting: dict[Submission, ResourceExhaustedError] = {}
@@ -42,10 +39,11 @@ class Starvation:
     def add(self, submission: Submission, error: ResourceExhaustedError) -> None:
         """Take in an allocation that failed for want of memory."""
         self._waiting[submission] = error
-        self._device._attention = True
+        device = self._device
+        device._attention = device._starves = True
         if submission not in self._trying:
             self.listen()
-            self.retry()
+            device._after_retirement()
 
     def listen(self) -> None:
         """Have the devices tell when work in flight is over that will give memory back, whatever runs on behind it."""
@@ -57,27 +55,23 @@ class Starvation:
                 ask_for_wake_up(submission)
 
     def retry(self) -> None:
-        """Memory may have come back: try all of them, and fail them when nothing can help.
+        """Memory may have come back: try all of them, and fail them when nothing can help. One thread at a time.
 
         Whether help may come is asked *before* trying. If none could, and the try fails all the same, it is certain;
         asked afterwards, memory that came back in between would be overlooked.
         """
-        while True:
-            self._asked = True
-            if self._trying or not self._waiting:
-                return
+        while self._waiting:
+            hopeful = self._help_comes()
             waiting = self._trying = dict(self._waiting)
-            self._asked = False
             try:
-                hopeful = self._help_comes()
                 served = self._try(waiting)
             finally:
                 self._trying = {}
-            if served or self._asked:
+            if served:
                 continue
             if hopeful:
                 self._device._arm_for_room()  # nobody else may be listening for the end of what shall help
-            else:
+            elif not self._device._asked:  # who came meanwhile, because something ended, has brought hope
                 self._give_up(waiting)
             return
 

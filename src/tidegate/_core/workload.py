@@ -10,7 +10,6 @@ import weakref
 from _thread import allocate_lock
 from collections import deque
 from functools import partial
-from itertools import islice
 from threading import TIMEOUT_MAX
 
 from ..driver import DriverDevice, EpochTimeline, Storage
@@ -32,8 +31,6 @@ from .starvation import Starvation
 from .thread_state import thread_state
 
 RETIRED = "retired"
-_HOUSEKEEPING = 64
-"""Every so many epochs one is armed although nobody listens, so that what it kept comes back."""
 _AHEAD = 64
 """How far is looked among what was put off."""
 _DROPPED = 8
@@ -52,7 +49,7 @@ class Poller:
             return False
         done = call_driver(self._poll)
         for timeline in tuple(self.timelines):
-            if timeline.in_flight:
+            if timeline.oldest is not None:
                 call_driver(timeline.advance)
         return done
 
@@ -61,8 +58,7 @@ class Workload(compiled.Workload):
     """Everything of a device that concerns the work on it.
 
     Its submissions are held, and known weakly; or its own, from the moment they are ready: some of them put off, in the
-    `_backlog`, of which some are being `_tried` once more, and some starving. `_visits` counts who came to try again;
-    `_attention` says whether one need come.
+    `_backlog`, and some starving; `_attention` says whether somebody need come to try those again.
     """
 
     def __init__(self, driver: DriverDevice) -> None:
@@ -71,8 +67,6 @@ class Workload(compiled.Workload):
         self._process = process.here
         self._lost: BaseException | None = None
         self._backlog: deque[Submission] = deque()
-        self._tried: dict[Submission, object] = {}
-        self._visits = 0
         self._starvation = Starvation(self)
         self._failures: weakref.WeakSet[Unseen] = weakref.WeakSet()
         self._dropped_failures: deque[tuple[str, BaseException]] = deque(maxlen=_DROPPED)
@@ -140,7 +134,7 @@ class Workload(compiled.Workload):
     def _arm_for_room(self) -> None:
         """Have the devices tell when they are half done with what they have, so that they never run dry."""
         for timeline in tuple(self._poller.timelines):
-            in_flight = tuple(timeline.in_flight)
+            in_flight = timeline.in_flight
             for ticket in in_flight[len(in_flight) // 2 :: max(1, len(in_flight) - 1 - len(in_flight) // 2)]:
                 ask_for_wake_up(ticket)
 
@@ -154,80 +148,41 @@ class Workload(compiled.Workload):
 
     def _after_retirement(self) -> None:
         """Something ended, so there may be room: try what was put off or starves."""
-        self._visits += 1
-        refused: set[object] = set()
-        while self._issue_next(refused):
-            pass
+        self._one_at_a_time(self._try_what_waits)
+
+    def _try_what_waits(self) -> None:
+        self._try_backlog()
         self._starvation.retry()
-        self._attention = bool(self._backlog or self._starvation)
+        self._starves = bool(self._starvation)
+        self._attention = self._starves or bool(self._backlog)
 
-    def _issue_next(self, refused: set[object] | None = None) -> bool:
-        """Try the oldest that was put off, of a kind that was not `refused` before. False: none is left to try.
-
-        It stays where it is meanwhile, in the sight of those who close or lose the device.
-        """
-        refused = set() if refused is None else refused
-        submission: Submission | None = None
-        token = object()
-        taken = False
-        visits = self._visits
-        try:
-            submission = self._next(refused)
-            if submission is None:
-                return False
-            self._tried[submission] = token
-            taken = try_again(submission)
-            self._end_try(submission, token, taken)
-        except BaseException:
-            if submission is not None:
-                deferred.leave(self._end_try_and_go_on, submission, token, taken)
-            raise
-        if taken:
-            return True
-        if self._visits != visits:
-            refused.clear()  # who came meanwhile, because something ended, has left this one out
-            return True
-        refused.add(_kind_of(submission))
-        return self._next(refused) is not None
-
-    def _end_try(self, submission: Submission, token: object, taken: bool) -> None:
-        """Take it out of those that are put off, if it was taken or is over. Only the first call for a try counts."""
-        if self._tried.get(submission) is not token:
-            return
-        gone = taken or submission.taken or submission._is_over
-        if gone and submission in self._backlog:
-            self._backlog.remove(submission)
-        del self._tried[submission]
-        if not gone:
-            self._arm_for_room()
-
-    def _end_try_and_go_on(self, submission: Submission, token: object, taken: bool) -> None:
-        """What is left to do after an interrupt."""
-        self._end_try(submission, token, taken)
-        self._after_retirement()
-
-    def _next(self, refused: set[object]) -> Submission | None:
-        """Return the oldest that was put off, is not of a refused kind, and that nobody tries already.
+    def _try_backlog(self) -> None:
+        """Give what was put off to the driver, the oldest first.
 
         What one kind of work lacks, another may not need, and it must not wait for that (M15). Only so far ahead: when
         very much of one kind is put off, what stands behind that waits with it.
         """
-        for one in tuple(islice(self._backlog.copy(), _AHEAD)):
-            if one not in self._tried and not (refused and _kind_of(one) in refused):
-                return one
-        return None
+        refused: set[object] = set()
+        index = 0
+        while index < min(len(self._backlog), _AHEAD):
+            submission = self._backlog[index]
+            kind = _kind_of(submission)
+            if kind not in refused and try_again(submission):
+                self._backlog.remove(submission)
+            else:
+                refused.add(kind)
+                index += 1
+        if refused:
+            self._arm_for_room()
 
     def _why_not_issued(self, submission: Submission) -> str:
         if submission in self._starvation.submissions():
             return "ready, but waiting for memory"
         return "ready, waiting for room on the device" if submission in self._backlog else "ready"
 
-    def _count(self, submission: Submission, timeline: EpochTimeline) -> None:
-        """A counting device took a submission."""
+    def _looks_at(self, timeline: EpochTimeline) -> None:
+        """Waiting threads look at a native timeline from now on."""
         self._poller.timelines.add(timeline)
-        # Memory that starving allocations wait for may come with any end, and nobody else need be listening for it.
-        if submission.epoch % _HOUSEKEEPING == 0 or self._starvation:
-            ask_for_wake_up(submission)
 
 
 def _kind_of(submission: Submission) -> object:

@@ -127,6 +127,8 @@ cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
     int Py_IsFinalizing() noexcept
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+
 cdef extern from "pythread.h":
     ctypedef void *PyThread_type_lock
     ctypedef long long PY_TIMEOUT_T

@@ -13,7 +13,8 @@ cdef class Memory:
     cdef readonly object nbytes
     cdef readonly str kind
     cdef readonly str label
-    cdef public object storage
+    cdef object storage_
+    cdef uint64_t address            # where the storage lies for compiled drivers, once it was asked; 0: not known
     cdef public object ready         # the submission that commits it, None where it had storage from the start
     cdef readonly list host_accesses # the ends of transfers for host accesses, begun and not known to be over
     cdef object write_error          # why the last write that is over failed
@@ -43,6 +44,16 @@ cdef class Memory:
         """Return how texts name it."""
         label = f" {self.label!r}" if self.label else ""
         return f"buffer{label} of {self.nbytes} bytes"
+
+    @property
+    def storage(self):
+        """The storage behind it, or None."""
+        return self.storage_
+
+    @storage.setter
+    def storage(self, storage):
+        self.address = 0
+        self.storage_ = storage
 
     @property
     def phase_name(self):

@@ -8,10 +8,12 @@ ready work (`pollers`).
 """
 
 cdef enum:
-    HOLD_NS = 15_000          # how long a thread looks at a word of a device without giving the GIL away
+    HOLD_NS = 20_000          # how long a thread looks at a word of a device without giving the GIL away
     SPIN_LEAST_NS = 2_000
     SPIN_MOST_NS = 100_000
-    SLICE_US = 50_000         # a sleeper that devices may have forgotten looks again so often
+    LEAST_PATIENCE_NS = 50_000          # how long it looks without the GIL
+    MOST_PATIENCE_NS = 2_000_000
+    CROWDED_NS = 1_000_000    # when the GIL took this long to come back, other threads are busy
 
 cdef uint64_t spin_ns = 50_000
 pollers = []
@@ -247,7 +249,6 @@ def poll_devices():
 cdef int poll_promises(Timeline timeline) except -1:
     """Retire what is over of the work that promises this timeline."""
     cdef Node *node
-    cdef set streams = set()
     cdef Submission one
     if turn_here().in_driver:
         return 0
@@ -257,21 +258,10 @@ cdef int poll_promises(Timeline timeline) except -1:
             node = order_next(node)
         if node != NULL:
             one = <Submission>(<Claim>node.link).owner
-            see_to(one.timeline)
+            look_at_device(one.native)
         return 0
-    for _, found in timeline.claimed():
-        one = <Submission>found
-        if one.timeline is not None:
-            streams.add(one.timeline)
-    for stream in streams:
-        see_to(stream)
-    return 0
-
-
-cdef int see_to(object timeline) except -1:
-    """Have the core retire what is over on a native timeline."""
-    if timeline is not None:
-        timeline.advance()
+    for native in {(<Submission>found).native for _, found in timeline.claimed()}:
+        look_at_device(<Epochs>native)
     return 0
 
 
@@ -346,6 +336,13 @@ cdef Py_ssize_t spin(list targets, bint any_of_them, uint64_t deadline) except -
     cdef uint64_t budget = spin_ns
     cdef uint64_t now = begin
     cdef bint there
+    cdef Submission promised = promised_with_word(targets)
+    if promised is not None:
+        watch_word(promised.native, promised.epoch_, deadline)
+        begin_wait(targets)
+        index = decided_index(targets, any_of_them)
+        if index >= 0:
+            return index
     while poll_devices():
         index = decided_index(targets, any_of_them)
         if index >= 0:
@@ -365,6 +362,63 @@ cdef Py_ssize_t spin(list targets, bint any_of_them, uint64_t deadline) except -
         now = now_ns()
     spin_ns = max(budget // 2, <uint64_t>SPIN_LEAST_NS)
     return -1
+
+
+cdef Submission promised_with_word(list targets):
+    """Return the work that one of the targets is promised by, if a word in memory will tell of its end."""
+    cdef Target target
+    cdef PyObject *found
+    cdef Submission one
+    for target in targets:
+        if target.timeline.payload < target.value:
+            found = target.timeline.producer(target.value)
+            if found != NULL:
+                one = <Submission>found
+                if one.native.stream.word != NULL and one.epoch_ > one.native.stream.event_only:
+                    return one
+    return None
+
+
+cdef uint64_t patience = MOST_PATIENCE_NS
+cdef int crowded = 0, word_waits = 0
+
+
+cdef int watch_word(Epochs native, uint64_t epoch, uint64_t deadline) except -1:
+    """Look at a device's word, for as long as it is likely to take and less costly than to sleep.
+
+    First with the GIL, for as long as a short kernel takes; then without it. How long that may be is learnt: half as
+    long after a time in vain, twice what it took after one that was not, and now and then as long as ever. Beside a
+    thread that runs Python all the time the GIL does not come back before milliseconds have passed: when that was seen,
+    the second part is left out for a while.
+    """
+    global patience, crowded, word_waits
+    cdef TidegateStream *stream = native.stream
+    cdef uint64_t begin, back, limit
+    cdef bint there
+    if spin_on_word(stream.word, epoch, HOLD_NS):
+        return 0
+    if crowded > 0:
+        crowded -= 1
+        return 0
+    word_waits += 1
+    limit = patience if word_waits % 16 else <uint64_t>MOST_PATIENCE_NS
+    begin = now_ns()
+    if deadline:
+        if begin >= deadline:
+            return 0
+        limit = min(limit, deadline - begin)
+    stream.watchers += 1        # so that its memory stays
+    with nogil:
+        there = spin_on_word(stream.word, epoch, limit)
+        back = now_ns()
+    stream.watchers -= 1
+    if there:
+        patience = min(max(patience, 2 * (back - begin)), <uint64_t>MOST_PATIENCE_NS)
+    else:
+        patience = max(patience // 2, <uint64_t>LEAST_PATIENCE_NS)
+    if now_ns() - back > CROWDED_NS:
+        crowded = 32
+    return 0
 
 
 def wait_points(wait, timeout):

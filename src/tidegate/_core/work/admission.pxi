@@ -127,16 +127,21 @@ cdef int go_down(Submission one) except -1:
         let_go(one)
         one.work_ = None
         return 0
-    if one.stage == READY:
-        if one.pending_error is not None:
-            retire(one, None)
-        elif one.open == 0:
-            send(one)
-        else:
-            send_behind(one)
-    elif one.stage == HELD:
-        listen(one)
-    return 0
+    if one.stage == HELD:
+        return listen(one)
+    if turn_here().in_driver:
+        deferred.leave(pass_down, one)     # a signal handler or a finalizer that interrupted a driver
+        return 0
+    return pass_down(one)
+
+
+cpdef int pass_down(Submission one) except -1:
+    """Give what is ready to its device, or end it."""
+    if one.stage != READY:
+        return 0
+    if one.pending_error is not None:
+        return retire(one, None)
+    return send(one) if one.open == 0 else send_behind(one)
 
 
 cdef int admit(Submission one, Py_ssize_t *refused, Chain *due) noexcept:

@@ -20,7 +20,7 @@ cdef int launch(Submission one) except -1:
 
 cdef int send(Submission one) except -1:
     """Give ready work to its device; what that has no room for is put off."""
-    if not give(one, ()):
+    if not give(one, False):
         one.workload._put_off(one)
     return 0
 
@@ -40,7 +40,7 @@ cdef int follow_promises(Submission one) except -1:
 cdef int send_behind(Submission one) except -1:
     """Issue behind what is on the device already; where the driver would rather not, hold after all."""
     cdef bint held = False
-    if give(one, native_waits(one)):
+    if give(one, True):
         CORE_LOCK()
         leave_waits(one)
         CORE_UNLOCK()
@@ -94,7 +94,7 @@ cdef object native_waits(Submission one):
     return list(last.items())
 
 
-cdef bint give(Submission one, object waits) except -1:
+cdef bint give(Submission one, bint follows) except -1:
     """Give ready work to its device, or to the threads for host calls. False: not now, and nothing has happened.
 
     The one place where a driver written in Python is given work. What that raises fails the submission; where the driver
@@ -102,9 +102,15 @@ cdef bint give(Submission one, object waits) except -1:
     """
     cdef Turn *turn = turn_here()
     cdef int before = turn.in_driver
+    cdef TidegateQueue *queue = (<WorkTarget>one.queue_).native
+    cdef int answer
     cdef bint mine
     raised = None
     taken = True
+    if queue != NULL and before == 0:
+        answer = put(one, queue)
+        if answer != TIDEGATE_ELSEWHERE:
+            return answer != TIDEGATE_NOT_NOW
     CORE_LOCK()
     mine = one.stage == READY
     if mine:
@@ -118,7 +124,7 @@ cdef bint give(Submission one, object waits) except -1:
         if one.work_code == WORK_HOST:
             one.workload._run_on_host(one, one.work_)
         else:
-            taken = one.queue_._port.issue(one, one.work_, waits)
+            taken = one.queue_._port.issue(one, one.work_, native_waits(one) if follows else ())
     except BaseException as error:
         error.__traceback__ = None   # its frames know the arguments of all who called
         raised = error
@@ -175,10 +181,19 @@ cdef int promise(Submission one) except -1:
     CORE_LOCK()
     listened_to = make_promises(one, &due)
     CORE_UNLOCK()
-    one.workload._count(one, one.native)
-    if listened_to:
+    return was_promised(one, listened_to, &due)
+
+
+cdef int was_promised(Submission one, bint listened_to, Chain *due) except -1:
+    """After: see to it that somebody looks where it was issued, and let those follow who may."""
+    cdef Epochs native = one.native
+    if not native.is_known:
+        native.is_known = True
+        one.workload._looks_at(native)
+    # Memory that starving allocations wait for may come with any end, and nobody else need be listening for it.
+    if listened_to or one.epoch_ % HOUSEKEEPING == 0 or one.workload._starves:
         ask_for_wake_up(one)
-    return drain(&due)
+    return drain(due)
 
 
 cdef bint make_promises(Submission one, Chain *due) noexcept:
@@ -301,4 +316,4 @@ def abort_submission(Submission one not None, error):
 
 def try_again(Submission one not None):
     """Give once more to the device what it did not take. False: not now."""
-    return one.stage == RETIRED or one.stage == FINISHING or give(one, ())
+    return one.stage == RETIRED or one.stage == FINISHING or give(one, False)

@@ -6,6 +6,7 @@ cdef class WorkTarget:
     """Where work is given: a queue or a lane."""
     cdef Workload workload
     cdef object device_
+    cdef TidegateQueue *native    # of a queue whose driver is compiled
     cdef object queue_           # of a lane; None for a queue, which is its own
     cdef Semaphore line_         # of a lane: the timeline that orders it
 
@@ -27,6 +28,10 @@ cdef class WorkTarget:
         self.device_ = device
         self.queue_ = queue
         self.line_ = line
+
+    def _use_native(self, uintptr_t address):
+        """Give work to a queue of a compiled driver; 0 stands for none."""
+        self.native = <TidegateQueue *>address
 
     def _submit(self, Work work not None, wait, signal, tuple touches=None, tuple writes=None, result=None, int above=1):
         """Take work in, for operations written in Python; `above` is how many of their frames there are."""

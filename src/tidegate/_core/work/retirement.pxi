@@ -65,7 +65,10 @@ cdef int retire(Submission one, object error) except -1:
             wake_up_for(one.line.timeline, MOST)   # the lane's failure may wait for those in front
         let_go(one)
         if one.workload._attention:
-            one.workload._after_retirement()
+            if turn_here().in_driver:
+                deferred.leave(one.workload._after_retirement)
+            else:
+                one.workload._after_retirement()
     except BaseException as interrupt:
         raised = interrupt
     try:
@@ -175,96 +178,3 @@ cdef object overtaken_error(Submission one, Claim claim):
         f"{one.describe()} was to signal {claim.timeline.describe()} to {claim.node.value}, but the payload was"
         f" {claim.timeline.payload} already: somebody was released too early"
     )
-
-
-# Devices that count ---------------------------------------------------------------------------------------------------
-
-
-cdef class Epochs:
-    """The native timeline of an in-order queue: epochs 1, 2, 3... (M2). See `driver.EpochTimeline`."""
-    cdef public object sink
-    """Where its driver reports to; None before the device is connected."""
-    cdef public object in_flight
-    """What was issued and is not over as far as the host knows, oldest first."""
-    cdef public object issued
-    """The last epoch that was taken."""
-
-    def __init__(self):
-        self.sink = None
-        self.in_flight = deque()
-        self.issued = 0
-
-    def begin(self, ticket):
-        """Take the next epoch for `ticket`."""
-        epoch = self.issued + 1
-        self.issued = epoch
-        ticket.epoch = epoch
-        ticket.timeline = self
-        ticket.taken = True
-        self.in_flight.append(ticket)
-        return epoch
-
-
-def advance(native):
-    """Retire, in order, what a counting device has finished."""
-    reached = native.reached
-    in_flight = native.in_flight
-    while in_flight:
-        try:
-            one = in_flight[0]
-        except IndexError:
-            return  # another thread was faster
-        if one.epoch > reached:
-            return
-        if not retire_counted(<Submission?>one):
-            deferred.leave(advance, native)    # another thread is ending what must end first, and will not come here
-            return
-        try:
-            in_flight.remove(one)  # mostly the first one: another thread may be at it too
-        except ValueError:
-            pass
-
-
-cdef Submission open_producer(Submission one):
-    """Return a submission that this one was issued behind and that is not over, or None."""
-    cdef Py_ssize_t index
-    cdef Wait wait
-    for index in range(wait_count(one)):
-        wait = <Wait>wait_of(one, index)
-        if wait.producer is not None and wait.producer.stage != RETIRED:
-            return wait.producer
-    return None
-
-
-cdef bint retire_counted(Submission one) except -1:
-    """Retire a submission whose epoch is over, what it was issued behind first; their epochs are over too (M17).
-
-    False: another thread is at one of them.
-    """
-    cdef Submission producer
-    cdef list stack = [one]
-    while stack:
-        one = <Submission>stack[len(stack) - 1]
-        if one.stage == RETIRED:
-            stack.pop()
-            continue
-        producer = open_producer(one)
-        if one.stage == FINISHING:
-            return False
-        if producer is not None:
-            stack.append(producer)
-            continue
-        stack.pop()
-        retire(one, outcome_of(one))
-    return True
-
-
-cdef object outcome_of(Submission one):
-    """Ask the driver why the work failed, if it did."""
-    cdef Turn *turn = turn_here()
-    cdef int before = turn.in_driver
-    turn.in_driver = 1
-    try:
-        return one.native.outcome(one.epoch_)
-    finally:
-        turn.in_driver = before

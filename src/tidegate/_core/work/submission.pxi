@@ -34,12 +34,13 @@ cdef class Submission(Waiter):
     cdef Claim completion_claim
     cdef tuple touches            # the memories it uses, and
     cdef tuple writes             # those it writes
-    cdef object native            # the native timeline that counts it
+    cdef Epochs native            # the native timeline that counts it
     cdef object result_
     cdef object error_
     cdef object pending_error     # why it will fail
     cdef object unseen            # the record of that error
     cdef object code
+    cdef Submission next_in_flight
     cdef Submission next_owned    # among what its device owns
     cdef PyObject *before_owned
     cdef PyObject *next_held      # among what is held, borrowed
@@ -50,7 +51,7 @@ cdef class Submission(Waiter):
     cdef int lasti
     cdef int stage
     cdef int work_code
-    cdef bint is_owned, is_held, is_counted
+    cdef bint is_owned, is_held, is_in_flight
     cdef public bint taken
     """For drivers: whether the device has it."""
     cdef public bint armed
@@ -111,18 +112,10 @@ cdef class Submission(Waiter):
         """The native timeline that counts it, or None."""
         return self.native
 
-    @timeline.setter
-    def timeline(self, native):
-        self.native = native
-
     @property
     def epoch(self):
         """Its number there."""
         return self.epoch_
-
-    @epoch.setter
-    def epoch(self, value):
-        self.epoch_ = value
 
     # The user's side --------------------------------------------------------------------------------------------------
 
@@ -154,7 +147,7 @@ cdef class Submission(Waiter):
         """Whether it is over, well or not. Never blocks."""
         if self.stage != RETIRED and self.native is not None and self.workload.generation == generation:
             if not turn_here().in_driver:
-                see_to(self.native)
+                look_at_device(self.native)
         return self.stage == RETIRED
 
     @property

@@ -194,6 +194,7 @@ cdef class Copy(Work):
 cdef class Dispatch(Work):
     """Run a function over workgroups. A zero among them means: do nothing."""
     cdef readonly object function
+    cdef uintptr_t native        # of a compiled driver: its function
     cdef readonly tuple workgroups
     cdef readonly tuple bindings
     cdef readonly tuple constants
@@ -205,6 +206,7 @@ cdef class Dispatch(Work):
 
     def __init__(self, function, tuple workgroups, tuple bindings, tuple constants, local_memory):
         self.function = function
+        self.native = function.native
         self.workgroups = workgroups
         self.bindings = bindings
         self.constants = constants

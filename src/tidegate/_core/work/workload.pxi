@@ -19,6 +19,11 @@ cdef class Workload:
     """Whether the driver takes waits for its own epochs."""
     cdef public bint _attention
     """Whether somebody must come when work ends: something was put off, or starves."""
+    cdef public bint _starves
+    """Whether allocations wait for memory."""
+    cdef bint trying
+    cdef readonly bint _asked
+    """Whether somebody came to try again while a thread was at it: that will do it once more."""
     cdef readonly Py_ssize_t _submitted
     cdef readonly Py_ssize_t _retired
     cdef readonly Py_ssize_t _issued_count
@@ -37,6 +42,24 @@ cdef class Workload:
     @property
     def _takes_work(self):
         return self.state == OPEN
+
+    def _one_at_a_time(self, function):
+        """Call a function, unless a thread is at it, which then calls it once more."""
+        if self.trying:
+            self._asked = True
+            return
+        self.trying = True
+        try:
+            while True:
+                self._asked = False
+                function()
+                if not self._asked:
+                    return
+        except BaseException:
+            deferred.leave(self._one_at_a_time, function)   # an interrupt: somebody else goes on
+            raise
+        finally:
+            self.trying = False
 
     def _held_submissions(self):
         """Return what is held."""

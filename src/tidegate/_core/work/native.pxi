@@ -1,0 +1,434 @@
+"""Devices that count, and the seam to those whose drivers are compiled (M2, M3; see `native.h`)."""
+
+cdef extern from "native.h":
+    ctypedef struct TidegateStream:
+        const uint64_t *word
+        uint64_t issued
+        uint64_t event_only
+        int failed
+        int watchers
+        void *epochs
+    ctypedef struct TidegateWait:
+        TidegateStream *stream
+        uint64_t epoch
+    enum:
+        TIDEGATE_BARRIER, TIDEGATE_FILL, TIDEGATE_UPDATE, TIDEGATE_UPLOAD, TIDEGATE_DOWNLOAD, TIDEGATE_COPY
+        TIDEGATE_DISPATCH, TIDEGATE_EXECUTE
+        TIDEGATE_TAKEN, TIDEGATE_NOT_NOW, TIDEGATE_ELSEWHERE, TIDEGATE_FAILED
+    ctypedef struct TidegateWork:
+        int kind
+        uint64_t target
+        uint64_t source
+        uint64_t nbytes
+        void *host
+        uint32_t pattern
+        uint32_t unit
+        void *function
+        uint32_t workgroups[3]
+        uint32_t local_memory
+        const uint64_t *bindings
+        uint32_t binding_count
+        uint32_t constant_count
+        const void *const *constants
+        const uint32_t *constant_sizes
+        const TidegateWait *waits
+        uint32_t wait_count
+        TidegateStream *stream
+        uint64_t epoch
+        int call
+        int code
+    ctypedef struct TidegateQueue:
+        int (*put)(TidegateQueue *, TidegateWork *) noexcept
+
+cdef enum:
+    MOST_FLAT = 32          # with more bindings, constants or waits than this, work takes the way in Python
+    LOOKS = 256             # every so many fruitless looks at a word the driver is asked whether something is wrong
+    HOUSEKEEPING = 64       # every so many epochs the device tells of one although nobody listens
+
+
+cdef class Epochs:
+    """The native timeline of an in-order queue: epochs 1, 2, 3... (M2). See `driver.EpochTimeline`."""
+    cdef TidegateStream own
+    cdef TidegateStream *stream
+    cdef Submission first         # in flight, oldest first: what was issued and is not over as far as the host knows
+    cdef PyObject *last
+    cdef unsigned looks
+    cdef bint is_known            # whether whoever looks after this device looks here
+    cdef public object sink
+    """Where its driver reports to; None before the device is connected."""
+
+    def __cinit__(self):
+        self.stream = &self.own
+        self.own.failed = 1       # a driver in Python is always asked
+        self.own.epochs = <void *>self
+
+    def __init__(self):
+        self.sink = None
+
+    def __dealloc__(self):
+        cut_chain(self)
+
+    def _attach(self, uintptr_t address):
+        """Use the stream of a compiled driver, by its address; 0: its own again, which goes on with the same epochs."""
+        cdef TidegateStream *stream = <TidegateStream *>address if address else &self.own
+        if not address:
+            self.own.issued = self.stream.issued
+            self.own.word = NULL
+        stream.epochs = <void *>self
+        self.stream = stream
+
+    @property
+    def issued(self):
+        """The last epoch that was taken."""
+        return self.stream.issued
+
+    @property
+    def oldest(self):
+        """What was issued first of all that is not over as far as the host knows, or None."""
+        return self.first
+
+    @property
+    def in_flight(self):
+        """What was issued and is not over as far as the host knows, oldest first."""
+        cdef list found = []
+        cdef Submission one = self.first
+        while one is not None:
+            found.append(one)
+            one = one.next_in_flight
+        return found
+
+    def begin(self, Submission ticket not None):
+        """Take the next epoch for `ticket`."""
+        CORE_LOCK()
+        self.stream.issued += 1
+        ticket.epoch_ = self.stream.issued
+        ticket.native = self
+        ticket.taken = True
+        enter_flight(self, ticket)
+        CORE_UNLOCK()
+        return ticket.epoch_
+
+
+cdef void enter_flight(Epochs native, Submission one) noexcept:
+    """Step: it is in flight behind all others."""
+    one.is_in_flight = True
+    if native.last == NULL:
+        native.first = one
+    else:
+        (<Submission>native.last).next_in_flight = one
+    native.last = <PyObject *>one
+
+
+cdef void leave_flight(Epochs native, Submission one) noexcept:
+    """Step: the first one in flight is over. The caller holds it."""
+    if native.first is not one:
+        return
+    native.first = one.next_in_flight
+    one.next_in_flight = None
+    one.is_in_flight = False
+    if native.first is None:
+        native.last = NULL
+
+
+cdef void cut_chain(Epochs native) noexcept:
+    """Let go of what is in flight one by one: a chain of any length needs no stack."""
+    cdef Submission one = native.first
+    cdef Submission following
+    native.first = None
+    native.last = NULL
+    while one is not None:
+        following = one.next_in_flight
+        one.next_in_flight = None
+        one.is_in_flight = False
+        one = following
+
+
+cdef uint64_t reached_of(Epochs native) except? 18446744073709551615:
+    """Return the last epoch that is over."""
+    cdef uint64_t reached
+    if native.stream.word != NULL:
+        reached = word_load(native.stream.word)
+        if reached >= native.stream.event_only:
+            return reached
+    return native.reached
+
+
+cdef int look_at_device(Epochs native) except -1:
+    """Retire what is over, if anything is."""
+    if native is None or native.first is None:
+        return 0
+    if native.stream.word != NULL and native.stream.event_only == 0:
+        if word_load(native.stream.word) >= native.first.epoch_:
+            advance(native)
+            return 0
+        native.looks += 1
+        if native.looks % LOOKS:
+            return 0
+    native.advance()    # the driver looks: also for what no word tells
+    return 0
+
+
+cpdef advance(Epochs native):
+    """Retire, in order, what a counting device has finished."""
+    cdef uint64_t reached
+    cdef Submission one
+    if native.first is None:
+        return
+    reached = reached_of(native)
+    while True:
+        one = native.first
+        if one is None or one.epoch_ > reached:
+            return
+        if not retire_counted(one):
+            deferred.leave(advance, native)    # another thread is ending what must end first, and will not come here
+            return
+        CORE_LOCK()
+        leave_flight(native, one)   # unless another thread was faster
+        CORE_UNLOCK()
+
+
+cdef Submission open_producer(Submission one):
+    """Return a submission that this one was issued behind and that is not over, or None."""
+    cdef Py_ssize_t index
+    cdef Wait wait
+    for index in range(wait_count(one)):
+        wait = <Wait>wait_of(one, index)
+        if wait.producer is not None and wait.producer.stage != RETIRED:
+            return wait.producer
+    return None
+
+
+cdef bint retire_counted(Submission one) except -1:
+    """Retire a submission whose epoch is over, what it was issued behind first; their epochs are over too (M17).
+
+    False: another thread is at one of them.
+    """
+    cdef Submission producer
+    cdef list stack
+    producer = open_producer(one)
+    if producer is None and one.stage == ISSUED:
+        retire(one, outcome_of(one))      # mostly
+        return True
+    stack = [one]
+    while stack:
+        one = <Submission>stack[len(stack) - 1]
+        if one.stage == RETIRED:
+            stack.pop()
+            continue
+        producer = open_producer(one)
+        if one.stage == FINISHING:
+            return False
+        if producer is not None:
+            stack.append(producer)
+            continue
+        stack.pop()
+        retire(one, outcome_of(one))
+    return True
+
+
+cdef object outcome_of(Submission one):
+    """Ask the driver why the work failed, if it may have."""
+    cdef Turn *turn = turn_here()
+    cdef int before
+    if not (<Epochs>one.native).stream.failed:
+        return None
+    before = turn.in_driver
+    turn.in_driver = 1
+    try:
+        return one.native.outcome(one.epoch_)
+    finally:
+        turn.in_driver = before
+
+
+# Giving work to a compiled driver -------------------------------------------------------------------------------------
+
+
+cdef struct Flat:
+    # A `TidegateWork` with what it points to.
+    TidegateWork work
+    uint64_t bindings[MOST_FLAT]
+    const void *constants[MOST_FLAT]
+    uint32_t constant_sizes[MOST_FLAT]
+    TidegateWait waits[MOST_FLAT]
+
+
+cdef int put(Submission one, TidegateQueue *queue) except -1:
+    """Give ready work to the compiled driver. Returns what `put` answers; all that follows from it is done."""
+    cdef Flat flat
+    cdef Chain due = Chain(NULL, NULL, NULL, NULL)
+    cdef Epochs native
+    cdef int answer
+    cdef bint listened_to = False
+    if not flatten(one, &flat):
+        return TIDEGATE_ELSEWHERE
+    CORE_LOCK()
+    if one.stage != READY:
+        answer = TIDEGATE_TAKEN           # its device was lost meanwhile
+        flat.work.stream = NULL
+    else:
+        flatten_waits(one, &flat)
+        answer = queue.put(queue, &flat.work) if flat.work.wait_count <= MOST_FLAT else TIDEGATE_ELSEWHERE
+        if answer == TIDEGATE_TAKEN or answer == TIDEGATE_FAILED:
+            one.stage = ISSUED
+            own(one)
+            one.taken = True
+            one.epoch_ = flat.work.epoch
+            one.native = <object>flat.work.stream.epochs
+            enter_flight(<Epochs>flat.work.stream.epochs, one)
+            listened_to = make_promises(one, &due)
+    CORE_UNLOCK()
+    if answer == TIDEGATE_NOT_NOW or answer == TIDEGATE_ELSEWHERE or flat.work.stream == NULL:
+        return answer
+    native = <Epochs>one.native
+    if answer == TIDEGATE_FAILED:
+        native.failed(one.epoch_, flat.work.call, flat.work.code)
+    was_promised(one, listened_to, &due)
+    return TIDEGATE_TAKEN
+
+
+cdef void flatten_waits(Submission one, Flat *flat) noexcept:
+    """Step: what it is issued behind; the last epoch of each stream."""
+    cdef Py_ssize_t index
+    cdef uint32_t known, count = 0
+    cdef Submission producer
+    cdef TidegateStream *stream
+    for index in range(wait_count(one)):
+        producer = (<Wait>wait_of(one, index)).producer
+        if producer is None or producer.native is None:
+            continue
+        stream = (<Epochs>producer.native).stream
+        for known in range(count):
+            if flat.waits[known].stream == stream:
+                if flat.waits[known].epoch < producer.epoch_:
+                    flat.waits[known].epoch = producer.epoch_
+                break
+        else:
+            if count == MOST_FLAT:
+                count += 1
+                break
+            flat.waits[count].stream = stream
+            flat.waits[count].epoch = producer.epoch_
+            count += 1
+    flat.work.wait_count = count
+
+
+cdef bint flatten(Submission one, Flat *flat) except -1:
+    """Prepare: tell the work in plain numbers. False: it takes the way in Python, which also says what is wrong."""
+    cdef TidegateWork *work = &flat.work
+    cdef int code = one.work_code
+    cdef Work given = one.work_
+    work.waits = flat.waits
+    work.bindings = flat.bindings
+    work.constants = flat.constants
+    work.constant_sizes = flat.constant_sizes
+    work.binding_count = work.constant_count = 0
+    if code == WORK_DISPATCH:
+        return flatten_dispatch(<Dispatch>given, flat)
+    if code == WORK_FILL:
+        work.kind = TIDEGATE_FILL
+        return flatten_pattern((<Fill>given).pattern, work) and place((<Fill>given).target, &work.target, &work.nbytes)
+    if code == WORK_COPY:
+        work.kind = TIDEGATE_COPY
+        return place((<Copy>given).source, &work.source, &work.nbytes) and place((<Copy>given).target, &work.target, &work.nbytes)
+    if code == WORK_UPDATE:
+        work.kind = TIDEGATE_UPDATE
+        work.host = <void *><char *>(<Update>given).data
+        return place((<Update>given).target, &work.target, &work.nbytes)
+    if code == WORK_UPLOAD:
+        work.kind = TIDEGATE_UPLOAD
+        work.host = address_of_host((<Upload>given).array)
+        return place((<Upload>given).target, &work.target, &work.nbytes)
+    if code == WORK_DOWNLOAD:
+        work.kind = TIDEGATE_DOWNLOAD
+        work.host = address_of_host((<Download>given).array)
+        return place((<Download>given).source, &work.source, &work.nbytes)
+    if code == WORK_BARRIER:
+        work.kind = TIDEGATE_BARRIER
+        return True
+    if code == WORK_EXECUTE:
+        work.kind = TIDEGATE_EXECUTE
+        prepared = (<Execute>given).prepared
+        work.function = <void *><uintptr_t>getattr(prepared, "native", 0)
+        return work.function != NULL and flatten_bindings((<Execute>given).table, flat)
+    return False
+
+
+cdef bint flatten_dispatch(Dispatch given, Flat *flat) except -1:
+    cdef TidegateWork *work = &flat.work
+    cdef Py_ssize_t index, count = len(given.constants)
+    work.kind = TIDEGATE_DISPATCH
+    work.function = <void *>given.native
+    if work.function == NULL or count > MOST_FLAT or not flatten_bindings(given.bindings, flat):
+        return False
+    for index in range(3):
+        work.workgroups[index] = given.workgroups[index]
+    if given.local_memory > 0xFFFFFFFF:
+        return False
+    work.local_memory = given.local_memory
+    for index in range(count):
+        if not constant_at(given.constants[index], &flat.constants[index], &flat.constant_sizes[index]):
+            return False
+    work.constant_count = <uint32_t>count
+    return True
+
+
+cdef bint flatten_bindings(tuple bindings, Flat *flat) except -1:
+    cdef uint64_t nbytes
+    cdef Py_ssize_t index, count = len(bindings)
+    if count > MOST_FLAT:
+        return False
+    for index in range(count):
+        if not place(bindings[index], &flat.bindings[index], &nbytes):
+            return False
+    flat.work.binding_count = <uint32_t>count
+    return True
+
+
+cdef bint place(object given, uint64_t *address, uint64_t *nbytes) except -1:
+    """Prepare: where a range lies, if compiled drivers can reach it."""
+    cdef Span span
+    cdef Memory memory
+    if not isinstance(given, Span):
+        return False
+    span = <Span>given
+    memory = span._memory
+    if memory.address == 0:
+        if memory.storage is None:
+            return False
+        memory.address = memory.storage.address
+        if memory.address == 0:
+            return False
+    address[0] = memory.address + span.offset_
+    nbytes[0] = span.nbytes_
+    return True
+
+
+cdef bint flatten_pattern(bytes pattern, TidegateWork *work) noexcept:
+    cdef const unsigned char *data = pattern
+    cdef Py_ssize_t index
+    work.unit = <uint32_t>len(pattern)
+    work.pattern = 0
+    for index in range(work.unit):
+        work.pattern |= <uint32_t>data[index] << <uint32_t>(8 * index)
+    return True
+
+
+cdef void *address_of_host(object array) except? NULL:
+    """Return where the bytes of an array lie. The work keeps it, and what is kept does not move."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    cdef void *address = view.buf
+    PyBuffer_Release(&view)
+    return address
+
+
+cdef bint constant_at(object constant, const void **address, uint32_t *size) except -1:
+    """Prepare: where the value of a constant lies, if it is of a declared type: NumPy's scalars keep it inside."""
+    cdef Py_buffer view
+    if not PyObject_CheckBuffer(constant):
+        return False
+    PyObject_GetBuffer(constant, &view, PyBUF_SIMPLE)
+    address[0] = view.buf
+    size[0] = <uint32_t>view.len
+    PyBuffer_Release(&view)
+    return True
