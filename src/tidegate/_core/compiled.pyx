@@ -13,6 +13,7 @@ cimport cython
 
 import gc
 import weakref
+from collections import deque
 
 from ..errors import (
     AbortedError,
@@ -26,7 +27,7 @@ from ..errors import (
 from ..types import Outcome
 from .background import deferred, report_unraisable, runner
 from .checks import check_copy, check_fill, checked_range, host_bytes_of, odd_pattern, update_data
-from .failures import brief, forget_frames, look_at, look_at_record, note_failure, record_of
+from .failures import brief, forget_frames, note_failure, record_of
 from .slots import SlotSpan
 
 REACHED, FAILED = Outcome.REACHED, Outcome.FAILED
@@ -44,10 +45,17 @@ def install(*, explain, targets, awaiting_point, awaiting_submission, host_pool)
 
 def after_fork():
     """In a forked child: what was made before belongs to the parent."""
-    global generation
+    global generation, put_note
     generation += 1
+    put_note = deferred._notes.put
     forget_turn()
     orphans.clear()
+
+
+def exits():
+    """The interpreter exits: what is garbage from here on tells nobody."""
+    global is_exiting
+    is_exiting = True
 
 
 include "ground/step.pxi"

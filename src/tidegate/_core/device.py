@@ -239,7 +239,7 @@ class Device(Workload):
         return Statistics(
             **memory,  # type: ignore[arg-type]
             held=len(self._held_submissions()),
-            issued=self._issued_count - len(self._backlog) - len(self._starvation.submissions()),
+            issued=self._issued_count - len(self._backlog) - len(self._starving),
             submitted=self._submitted,
             retired=self._retired,
         )

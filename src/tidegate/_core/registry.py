@@ -11,7 +11,7 @@ from typing import Any
 from ..driver import DeviceRequest, Driver
 from ..errors import DriverUnavailableError, InvalidArgumentError, NotFoundError, UnsupportedError
 from ..types import DeviceInfo, DriverInfo
-from . import process
+from . import compiled, process
 from .device import Device, open_devices
 
 _GROUP = "tidegate.drivers"
@@ -157,6 +157,7 @@ def _open_best(request: DeviceRequest, label: str) -> Device:
 def _at_exit() -> None:
     """The interpreter exits: nothing is waited for, nothing may crash (M37)."""
     process.here.exiting = True
+    compiled.exits()
     for device in open_devices():
         if not device._process.forked:
             device._driver.abandon()

@@ -6,8 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..errors import ResourceExhaustedError
-from .background import deferred
-from .compiled import Free, Submission, ask_for_wake_up, inside_driver, retire_submission, try_again
+from .compiled import Free, Submission, ask_for_wake_up, retire_submission, try_again
 from .following import dependents
 
 if TYPE_CHECKING:
@@ -15,12 +14,10 @@ if TYPE_CHECKING:
 
 
 class Starvation:
-    """The allocations of one device that wait for memory, oldest first."""
+    """The allocations of one device that wait for memory: `Workload._starving`."""
 
     def __init__(self, device: Workload) -> None:
         self._owner = weakref.ref(device)  # it holds this
-        self._waiting: dict[Submission, ResourceExhaustedError] = {}
-        self._trying: dict[Submission, ResourceExhaustedError] = {}
 
     @property
     def _device(self) -> Workload:
@@ -28,28 +25,8 @@ class Starvation:
         assert device is not None, "only the device itself comes here"
         return device
 
-    def __bool__(self) -> bool:
-        # One that is being tried starves still: memory that comes back meanwhile must not go unnoticed.
-        return bool(self._waiting or self._trying)
-
-    def submissions(self) -> tuple[Submission, ...]:
-        """Return what starves, and what is being tried again: it must be in sight of those who close the device."""
-        return (*self._waiting, *self._trying)
-
-    def add(self, submission: Submission, error: ResourceExhaustedError) -> None:
-        """Take in an allocation that failed for want of memory."""
-        self._waiting[submission] = error
-        device = self._device
-        device._attention = device._starves = True
-        if submission not in self._trying:
-            self.listen()
-            device._after_retirement()
-
     def listen(self) -> None:
         """Have the devices tell when work in flight is over that will give memory back, whatever runs on behind it."""
-        if inside_driver():
-            deferred.leave(self.listen)
-            return
         for submission in self._device._owned_submissions():
             if _gives_back(submission):
                 ask_for_wake_up(submission)
@@ -60,39 +37,35 @@ class Starvation:
         Whether help may come is asked *before* trying. If none could, and the try fails all the same, it is certain;
         asked afterwards, memory that came back in between would be overlooked.
         """
-        while self._waiting:
+        device = self._device
+        while device._starving:
             hopeful = self._help_comes()
-            waiting = self._trying = dict(self._waiting)
-            try:
-                served = self._try(waiting)
-            finally:
-                self._trying = {}
-            if served:
+            waiting = device._starving.copy()
+            if self._try(waiting):
                 continue
             if hopeful:
-                self._device._arm_for_room()  # nobody else may be listening for the end of what shall help
-            elif not self._device._asked:  # who came meanwhile, because something ended, has brought hope
+                device._arm_for_room()  # nobody else may be listening for the end of what shall help
+            elif not device._asked:  # who came meanwhile, because something ended, has brought hope
                 self._give_up(waiting)
             return
 
     def _try(self, waiting: dict[Submission, ResourceExhaustedError]) -> bool:
-        """Try each once. Returns whether any was served."""
+        """Try each once. Returns whether any starves no longer."""
+        starving = self._device._starving
         served = False
-        for submission, error in waiting.items():
-            try:
-                self._waiting.pop(submission, None)
-                if not submission._is_over and not try_again(submission):
-                    self._device._put_off(submission)
-            except BaseException:
-                if not submission._is_over and not submission.taken:
-                    self._waiting[submission] = error
-                raise
-            served = served or submission not in self._waiting
+        for submission in waiting:
+            taken = try_again(submission)
+            if taken is None:
+                continue  # there was no memory again
+            if not taken:
+                self._device._backlog.append(submission)
+            starving.pop(submission, None)
+            served = True
         return served
 
     def _give_up(self, hopeless: dict[Submission, ResourceExhaustedError]) -> None:
         for submission, error in hopeless.items():
-            if self._waiting.pop(submission, None) is not None:
+            if self._device._starving.pop(submission, None) is not None:
                 retire_submission(submission, error)
 
     def _help_comes(self) -> bool:
@@ -103,10 +76,10 @@ class Starvation:
         however indirectly, for one that starves.
         """
         device = self._device
-        if any(submission not in self._waiting for submission in device._owned_submissions()):
+        if any(submission not in device._starving for submission in device._owned_submissions()):
             return True
         helpers = {held for held in device._held_submissions() if _gives_back(held)}
-        return bool(helpers and helpers - dependents(self._waiting))
+        return bool(helpers and helpers - dependents(device._starving))
 
 
 def _gives_back(submission: Submission) -> bool:

@@ -18,7 +18,6 @@ from ..errors import (
     DeadlineExceededError,
     DeviceLostError,
     FailedPreconditionError,
-    ResourceExhaustedError,
 )
 from ..types import MemoryKind
 from . import compiled, process
@@ -66,7 +65,6 @@ class Workload(compiled.Workload):
         self._promises = driver.promises
         self._process = process.here
         self._lost: BaseException | None = None
-        self._backlog: deque[Submission] = deque()
         self._starvation = Starvation(self)
         self._failures: weakref.WeakSet[Unseen] = weakref.WeakSet()
         self._dropped_failures: deque[tuple[str, BaseException]] = deque(maxlen=_DROPPED)
@@ -124,13 +122,6 @@ class Workload(compiled.Workload):
     def _run_on_host(self, submission: Submission, work: HostWork) -> None:
         host_pool.run(partial(_host_task, submission, work), submission)
 
-    def _put_off(self, submission: Submission) -> None:
-        """The driver said "not now": keep it, and try again when something has ended."""
-        self._backlog.append(submission)
-        self._attention = True
-        # Whatever made the driver refuse may have ended before this stood in the backlog.
-        self._after_retirement()
-
     def _arm_for_room(self) -> None:
         """Have the devices tell when they are half done with what they have, so that they never run dry."""
         for timeline in tuple(self._poller.timelines):
@@ -142,9 +133,10 @@ class Workload(compiled.Workload):
         """Return storage now."""
         return call_driver(self._driver.allocate, nbytes, memory)  # type: ignore[no-any-return]
 
-    def _starve(self, submission: Submission, error: ResourceExhaustedError) -> None:
-        """There was no memory for it (M22)."""
-        self._starvation.add(submission, error)
+    def _starves_anew(self) -> None:
+        """One more allocation has found no memory (M22)."""
+        self._starvation.listen()
+        self._after_retirement()
 
     def _after_retirement(self) -> None:
         """Something ended, so there may be room: try what was put off or starves."""
@@ -153,8 +145,7 @@ class Workload(compiled.Workload):
     def _try_what_waits(self) -> None:
         self._try_backlog()
         self._starvation.retry()
-        self._starves = bool(self._starvation)
-        self._attention = self._starves or bool(self._backlog)
+        self._attention = bool(self._starving or self._backlog)
 
     def _try_backlog(self) -> None:
         """Give what was put off to the driver, the oldest first.
@@ -167,7 +158,7 @@ class Workload(compiled.Workload):
         while index < min(len(self._backlog), _AHEAD):
             submission = self._backlog[index]
             kind = _kind_of(submission)
-            if kind not in refused and try_again(submission):
+            if kind not in refused and try_again(submission) is not False:
                 self._backlog.remove(submission)
             else:
                 refused.add(kind)
@@ -176,7 +167,7 @@ class Workload(compiled.Workload):
             self._arm_for_room()
 
     def _why_not_issued(self, submission: Submission) -> str:
-        if submission in self._starvation.submissions():
+        if submission in self._starving:
             return "ready, but waiting for memory"
         return "ready, waiting for room on the device" if submission in self._backlog else "ready"
 

@@ -59,6 +59,26 @@ cdef class Waiter:
         due.last_offered = <PyObject *>self
 
 
+cdef object put_note = deferred._notes.put
+cdef bint is_exiting = False
+
+
+cdef void leave_note(object function, tuple arguments) noexcept:
+    """Have a thread of ours call a function. Safe anywhere: no Python runs here, and nothing is left while we exit."""
+    if not is_exiting and not Py_IsFinalizing():
+        put_note((function, arguments))
+
+
+cdef int surely(object function, tuple arguments) except -1:
+    """Call a function that may be called twice; what an interrupt cuts short a thread of ours does again."""
+    try:
+        function(*arguments)
+    except BaseException:
+        leave_note(function, arguments)
+        raise
+    return 0
+
+
 cdef inline bint is_empty(Chain *due) noexcept:
     """Step: whether nothing is on a chain."""
     return due.first == NULL and due.first_offered == NULL
@@ -161,8 +181,8 @@ cdef void defer(Chain *due) noexcept:
         if not waiter.wake():
             given.append(waiter)
     due.last = due.last_offered = NULL
-    if given and not Py_IsFinalizing():
-        deferred.leave(go_on_here, given)
+    if given:
+        leave_note(go_on_here, (given,))
 
 
 def go_on_here(list given):

@@ -62,7 +62,7 @@ cdef class Semaphore:
         cdef Timeline timeline = self.timeline
         if timeline.promises:
             poll_promises(timeline)
-        look_at_record(timeline.unseen)
+        mark_seen(timeline.unseen)
         return timeline.failure
 
     def query(self):
@@ -172,7 +172,7 @@ cdef void orphan(Timeline timeline, Semaphore semaphore) noexcept:
     if timeline is None or timeline.owner != <PyObject *>semaphore:
         return
     timeline.owner = NULL
-    if timeline.waits != NULL and timeline.generation == generation and not Py_IsFinalizing():
+    if timeline.waits != NULL and timeline.generation == generation and not is_exiting:
         orphans.append(timeline)
         if not collecting:
             fail_orphans()
@@ -246,13 +246,19 @@ cdef object not_raised(Timeline timeline, uint64_t value):
 cdef object failed_error(Timeline timeline, uint64_t value):
     """Return the error for somebody who waits for, or wants to signal, a failed timeline."""
     cause = timeline.failure
-    look_at_record(timeline.unseen)
+    mark_seen(timeline.unseen)
     point = None if timeline.owner == NULL else point_at(<Semaphore>timeline.owner, value)
     error = SemaphoreFailedError(
         f"{timeline.describe()} failed at {timeline.payload}, before {value}: {brief(cause)}", timepoint=point
     )
     error.__cause__ = cause
     return error
+
+
+cdef inline void mark_seen(object record) noexcept:
+    """Somebody is told of an error: its record need not be reported (M21)."""
+    if record is not None:
+        record.seen = True
 
 
 cdef int refuse_forked(Timeline timeline) except -1:
@@ -372,6 +378,7 @@ cdef class Subscription(Waiter):
     cdef Wait wait
     cdef object function
     cdef object error
+    cdef object unseen            # the record of that error
     cdef bint tells               # whether the callback is told what has happened
     cdef int phase
 
@@ -383,6 +390,7 @@ cdef class Subscription(Waiter):
         if self.phase == WAITING:
             if wait.timeline.payload < wait.node.value:
                 self.error = wait.timeline.failure
+                self.unseen = wait.timeline.unseen
             self.push(due)
 
     cdef int go_on(self) except -1:
@@ -399,8 +407,7 @@ cdef class Subscription(Waiter):
             # The waiter holds the timeline, not the semaphore (M12): the timepoint is made anew.
             point = point_at(semaphore_over(wait.timeline), wait.node.value)
             given = (point, REACHED if self.error is None else FAILED, self.error)
-            if self.error is not None:
-                look_at(self.error)
+            mark_seen(self.unseen)
         try:
             function(*given)
         except Exception as error:

@@ -38,6 +38,10 @@ cdef class Claim:
     cdef object unseen            # with this record,
     cdef Claim next_failed        # and until then the timeline owns the claim
 
+    def __dealloc__(self):
+        if self.at != NULL:
+            (<Timeline>self.at).withdraw(self)
+
 
 cdef class Timeline:
     """See the head of this file."""

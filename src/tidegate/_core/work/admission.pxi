@@ -9,8 +9,8 @@ cdef enum:
     ADMITTED, REFUSED_BY_DEVICE, REFUSED_FORKED, REFUSED_CLAIM
 
 
-cdef int add_wait(Submission one, object point) except -1:
-    """Prepare: one more thing to wait for."""
+cdef Wait new_wait(Submission one, object point):
+    """Prepare: one thing to wait for."""
     cdef Wait wait = Wait.__new__(Wait)
     wait.owner = one
     if type(point) is Timepoint:
@@ -24,68 +24,74 @@ cdef int add_wait(Submission one, object point) except -1:
         wait.node.value = (<Target>point).value
     else:
         raise TypeError(f"wait= takes timepoints and submissions, not {type(point).__name__}")
-    if one.wait1 is None:
-        one.wait1 = wait
-    else:
-        if one.more_waits is None:
-            one.more_waits = []
-        one.more_waits.append(wait)
-    return 0
+    return wait
 
 
 cdef int add_waits(Submission one, object wait) except -1:
-    """Prepare: what `wait=` says."""
+    """Prepare: what `wait=` says, and the lane."""
+    cdef list waits
     if wait is None:
-        return 0
-    if type(wait) is Timepoint or isinstance(wait, Submission) or type(wait) is Target:
-        return add_wait(one, wait)
-    if type(wait) is not list and type(wait) is not tuple:
+        waits = []
+    elif type(wait) is Timepoint or isinstance(wait, Submission) or type(wait) is Target:
+        if one.line is None:
+            one.wait1 = new_wait(one, wait)
+            return 0
+        waits = [new_wait(one, wait)]
+    else:
         try:
-            wait = iter(wait)
+            points = iter(wait)
         except TypeError:
             raise TypeError(f"wait= takes timepoints and submissions, not {type(wait).__name__}") from None
-    for point in wait:
-        add_wait(one, point)
+        waits = [new_wait(one, point) for point in points]
+    if one.line is not None:
+        waits.append(new_wait(one, new_target(one.line.timeline, 0)))   # its value is that of the moment of the step
+    if waits:
+        one.wait1 = waits[0]
+        one.more_waits = tuple(waits[1:]) if len(waits) > 1 else None
     return 0
 
 
-cdef int add_claim(Submission one, Semaphore semaphore, uint64_t value) except -1:
-    """Prepare: one more signal."""
+cdef Claim new_claim(Semaphore semaphore, uint64_t value):
+    """Prepare: one signal."""
     cdef Claim claim = Claim.__new__(Claim)
     claim.semaphore = semaphore
     claim.timeline = semaphore.timeline
     claim.node.value = value
-    if one.claim1 is None:
-        one.claim1 = claim
-    else:
-        if one.more_claims is None:
-            one.more_claims = []
-        one.more_claims.append(claim)
-    return 0
+    return claim
 
 
 cdef int add_claims(Submission one, object signal) except -1:
-    """Prepare: what `signal=` says; of two on one semaphore, the higher counts (M3)."""
+    """Prepare: what `signal=` says, of two on one semaphore the higher (M3), and the lane."""
     cdef dict highest
+    cdef list claims
     cdef Timepoint point, known
     if signal is None:
-        return 0
-    if type(signal) is Timepoint:
-        return add_claim(one, (<Timepoint>signal).semaphore, (<Timepoint>signal).target)
-    try:
-        points = list(signal)
-    except TypeError:
-        raise TypeError(f"signal= takes timepoints, not {type(signal).__name__}") from None
-    highest = {}
-    for each in points:
-        if type(each) is not Timepoint:
-            raise TypeError(f"signal= takes timepoints, not {type(each).__name__}")
-        point = <Timepoint>each
-        known = highest.get(point.semaphore.timeline)
-        if known is None or known.target < point.target:
-            highest[point.semaphore.timeline] = point
-    for point in highest.values():
-        add_claim(one, point.semaphore, point.target)
+        claims = []
+    elif type(signal) is Timepoint:
+        point = <Timepoint>signal
+        if one.line is None:
+            one.claim1 = new_claim(point.semaphore, point.target)
+            return 0
+        claims = [new_claim(point.semaphore, point.target)]
+    else:
+        try:
+            points = list(signal)
+        except TypeError:
+            raise TypeError(f"signal= takes timepoints, not {type(signal).__name__}") from None
+        highest = {}
+        for each in points:
+            if type(each) is not Timepoint:
+                raise TypeError(f"signal= takes timepoints, not {type(each).__name__}")
+            point = <Timepoint>each
+            known = highest.get(point.semaphore.timeline)
+            if known is None or known.target < point.target:
+                highest[point.semaphore.timeline] = point
+        claims = [new_claim((<Timepoint>point).semaphore, (<Timepoint>point).target) for point in highest.values()]
+    if one.line is not None:
+        claims.append(new_claim(one.line, 0))
+    if claims:
+        one.claim1 = claims[0]
+        one.more_claims = tuple(claims[1:]) if len(claims) > 1 else None
     return 0
 
 
@@ -96,9 +102,6 @@ cdef int submit(Submission one, object wait, object signal) except -1:
     cdef int outcome
     add_waits(one, wait)
     add_claims(one, signal)
-    if one.line is not None:
-        add_wait(one, new_target(one.line.timeline, 0))   # the values are those of the moment of the step
-        add_claim(one, one.line, 0)
     errors = None if one.writes is None else errors_of_writes(one.writes)
     CORE_LOCK()
     outcome = admit(one, &refused, &due)
@@ -130,7 +133,7 @@ cdef int go_down(Submission one) except -1:
     if one.stage == HELD:
         return listen(one)
     if turn_here().in_driver:
-        deferred.leave(pass_down, one)     # a signal handler or a finalizer that interrupted a driver
+        leave_note(pass_down, (one,))     # a signal handler or a finalizer that interrupted a driver
         return 0
     return pass_down(one)
 

@@ -20,9 +20,16 @@ cdef int launch(Submission one) except -1:
 
 cdef int send(Submission one) except -1:
     """Give ready work to its device; what that has no room for is put off."""
-    if not give(one, False):
-        one.workload._put_off(one)
-    return 0
+    return 0 if give(one, False) else put_off(one)
+
+
+cdef int put_off(Submission one) except -1:
+    """The driver said "not now": keep it, and try again when something has ended."""
+    cdef Workload workload = one.workload
+    workload._backlog.append(one)
+    workload._attention = True
+    # Whatever made the driver refuse may have ended before this stood in the backlog.
+    return surely(workload._after_retirement, ())
 
 
 cdef int follow_promises(Submission one) except -1:
@@ -155,14 +162,22 @@ cdef int not_issued(Submission one, object error) except -1:
     """The driver raised, or somebody interrupted it: put an allocation among those that starve, and fail the rest."""
     if isinstance(error, ResourceExhaustedError) and one.work_code == WORK_ALLOCATE \
             and not one.taken:
-        if take_back(one):
-            one.workload._starve(one, error)
-        return 0
+        return starve(one, error) if take_back(one) else 0
     give_up(one, error)
     if one.native is not None:
         # What the driver would have done behind the epoch may be missing: it is told of somebody who waits for the end.
-        deferred.leave(ask_for_wake_up, one)
+        leave_note(ask_for_wake_up, (one,))
     return 0
+
+
+cdef int starve(Submission one, object error) except -1:
+    """There was no memory for it (M22)."""
+    cdef Workload workload = one.workload
+    cdef bint is_new = one not in workload._starving
+    one.starves = True
+    workload._starving[one] = error
+    workload._attention = True
+    return surely(workload._starves_anew, ()) if is_new else 0
 
 
 cdef int give_up(Submission one, object error) except -1:
@@ -187,13 +202,20 @@ cdef int promise(Submission one) except -1:
 cdef int was_promised(Submission one, bint listened_to, Chain *due) except -1:
     """After: see to it that somebody looks where it was issued, and let those follow who may."""
     cdef Epochs native = one.native
-    if not native.is_known:
-        native.is_known = True
-        one.workload._looks_at(native)
-    # Memory that starving allocations wait for may come with any end, and nobody else need be listening for it.
-    if listened_to or one.epoch_ % HOUSEKEEPING == 0 or one.workload._starves:
-        ask_for_wake_up(one)
-    return drain(due)
+    raised = None
+    try:
+        if not native.is_known:
+            surely(one.workload._looks_at, (native,))
+            native.is_known = True
+        # Memory that starving allocations wait for may come with any end, and nobody else need be listening for it.
+        if listened_to or one.epoch_ % HOUSEKEEPING == 0 or one.workload._starving:
+            surely(ask_for_wake_up, (one,))
+    except BaseException as error:
+        raised = error
+    drain(due)
+    if raised is not None:
+        raise raised
+    return 0
 
 
 cdef bint make_promises(Submission one, Chain *due) noexcept:
@@ -244,14 +266,18 @@ cdef inline bint may_follow(Submission waiter, Submission one) noexcept:
     )
 
 
-cdef int listen(Submission one) except -1:
+cpdef int listen(Submission one) except -1:
     """Have the devices tell about what a held submission waits for."""
     cdef Py_ssize_t index
     cdef Wait wait
     cdef list waits = [<Wait>wait_of(one, index) for index in range(wait_count(one))]
-    for wait in waits:
-        if wait.at != NULL and wait.timeline.promises:
-            wake_up_for(wait.timeline, wait.node.value)
+    try:
+        for wait in waits:
+            if wait.at != NULL and wait.timeline.promises:
+                wake_up_for(wait.timeline, wait.node.value)
+    except BaseException:
+        leave_note(listen, (one,))
+        raise
     return 0
 
 
@@ -279,7 +305,7 @@ cpdef ask_for_wake_up(Submission one):
     if one.native is None or one.armed or one.stage == RETIRED:
         return
     if before:
-        deferred.leave(ask_for_wake_up, one)
+        leave_note(ask_for_wake_up, (one,))
         return
     turn.in_driver = 1
     try:
@@ -315,5 +341,11 @@ def abort_submission(Submission one not None, error):
 
 
 def try_again(Submission one not None):
-    """Give once more to the device what it did not take. False: not now."""
-    return one.stage == RETIRED or one.stage == FINISHING or give(one, False)
+    """Give once more to the device what it did not take.
+
+    True: it has it, or the work is over. False: not now. None: an allocation that found no memory.
+    """
+    one.starves = False
+    if one.stage == READY and not give(one, False):
+        return False
+    return None if one.starves else True

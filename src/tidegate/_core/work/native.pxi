@@ -180,7 +180,7 @@ cpdef advance(Epochs native):
         if one is None or one.epoch_ > reached:
             return
         if not retire_counted(one):
-            deferred.leave(advance, native)    # another thread is ending what must end first, and will not come here
+            leave_note(advance, (native,))    # another thread is ending what must end first, and will not come here
             return
         CORE_LOCK()
         leave_flight(native, one)   # unless another thread was faster

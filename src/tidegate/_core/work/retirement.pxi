@@ -15,8 +15,6 @@ cdef int retire(Submission one, object error) except -1:
     cdef bint ahead
     raised = None
     late = None
-    if error is not None:
-        forget_frames(error)
     CORE_LOCK()
     mine = one.stage < FINISHING
     if mine:
@@ -58,17 +56,25 @@ cdef int retire(Submission one, object error) except -1:
         CORE_UNLOCK()
         if overtaken < 0:
             break
-        late = overtaken_error(one, <Claim>claim_of(one, overtaken))
+        try:
+            late = overtaken_error(one, <Claim>claim_of(one, overtaken))
+        except BaseException as interrupt:
+            raised = interrupt
+            late = FailedPreconditionError("somebody was released too early: the payload was reached already")
     ahead = error is not None and one.line is not None
+    line = one.line
+    let_go(one)
     try:
         if ahead:
-            wake_up_for(one.line.timeline, MOST)   # the lane's failure may wait for those in front
-        let_go(one)
+            surely(ask_all_in_front, (line,))   # the lane's failure may wait for those in front
+    except BaseException as interrupt:
+        raised = interrupt
+    try:
         if one.workload._attention:
             if turn_here().in_driver:
-                deferred.leave(one.workload._after_retirement)
+                leave_note(one.workload._after_retirement, ())
             else:
-                one.workload._after_retirement()
+                surely(one.workload._after_retirement, ())
     except BaseException as interrupt:
         raised = interrupt
     try:
@@ -78,6 +84,11 @@ cdef int retire(Submission one, object error) except -1:
     if raised is not None:
         raise raised
     return 0
+
+
+def ask_all_in_front(Semaphore line not None):
+    """Have the devices tell of the work on a lane."""
+    wake_up_for(line.timeline, MOST)
 
 
 cdef void let_go(Submission one) noexcept:

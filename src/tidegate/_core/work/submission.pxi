@@ -28,8 +28,8 @@ cdef class Submission(Waiter):
     cdef Semaphore line           # of the lane that orders it
     cdef Wait wait1               # the first wait and signal stand here, ...
     cdef Claim claim1
-    cdef list more_waits          # ... the others in lists
-    cdef list more_claims
+    cdef tuple more_waits         # ... the others in tuples, which the collector never empties
+    cdef tuple more_claims
     cdef Completion completion    # made when somebody waits for the submission itself
     cdef Claim completion_claim
     cdef tuple touches            # the memories it uses, and
@@ -52,6 +52,7 @@ cdef class Submission(Waiter):
     cdef int stage
     cdef int work_code
     cdef bint is_owned, is_held, is_in_flight
+    cdef bint starves             # whether there was no memory for it just now
     cdef public bint taken
     """For drivers: whether the device has it."""
     cdef public bint armed
@@ -66,24 +67,21 @@ cdef class Submission(Waiter):
         raise TypeError("submissions are made by queue operations")
 
     def __dealloc__(self):
-        """It goes without ever having been over: fail what it was to signal, and stand nowhere."""
-        cdef Chain due = Chain(NULL, NULL, NULL, NULL)
+        """It goes without ever having been over, with a device that was dropped, say: what it was to signal fails."""
         cdef Py_ssize_t index
-        cdef Claim claim
-        if self.workload is None:
+        cdef list gone
+        if self.stage == RETIRED or self.workload is None:
             return
         leave_held(self)
-        if self.stage == RETIRED:
-            return
         for index in range(PyTuple_GET_SIZE(self.writes) if self.writes is not None else 0):
             forget_write(<Memory>PyTuple_GET_ITEM(self.writes, index), self)
+        gone = []
         for index in range(claim_count(self)):
-            claim = <Claim>claim_of(self, index)
-            if claim is not None and claim.at != NULL:
-                vanish(claim, &due)
-        if self.completion_claim is not None and self.completion_claim.at != NULL:
-            vanish(self.completion_claim, &due)
-        defer(&due)
+            vanish(<Claim>claim_of(self, index), gone)
+        if self.completion_claim is not None:
+            vanish(self.completion_claim, gone)
+        if gone and self.workload.generation == generation:
+            leave_note(fail_vanished, (gone,))
 
     # What the timelines call ------------------------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ cdef class Submission(Waiter):
     def error(self):
         """The work's error, None if there is none so far."""
         cdef bint done = self.done
-        look_at_record(self.unseen)
+        mark_seen(self.unseen)
         return self.error_ if done else None
 
     def wait(self, timeout=None):
@@ -272,22 +270,22 @@ cdef class Submission(Waiter):
 
 cdef inline Py_ssize_t wait_count(Submission one) noexcept:
     """Step: how many waits it has."""
-    return 0 if one.wait1 is None else 1 if one.more_waits is None else 1 + PyList_GET_SIZE(one.more_waits)
+    return 0 if one.wait1 is None else 1 if one.more_waits is None else 1 + PyTuple_GET_SIZE(one.more_waits)
 
 
 cdef inline PyObject *wait_of(Submission one, Py_ssize_t index) noexcept:
     """Step: one of its waits."""
-    return <PyObject *>one.wait1 if index == 0 else PyList_GET_ITEM(one.more_waits, index - 1)
+    return <PyObject *>one.wait1 if index == 0 else PyTuple_GET_ITEM(one.more_waits, index - 1)
 
 
 cdef inline Py_ssize_t claim_count(Submission one) noexcept:
     """Step: how many signals it has."""
-    return 0 if one.claim1 is None else 1 if one.more_claims is None else 1 + PyList_GET_SIZE(one.more_claims)
+    return 0 if one.claim1 is None else 1 if one.more_claims is None else 1 + PyTuple_GET_SIZE(one.more_claims)
 
 
 cdef inline PyObject *claim_of(Submission one, Py_ssize_t index) noexcept:
     """Step: one of its claims."""
-    return <PyObject *>one.claim1 if index == 0 else PyList_GET_ITEM(one.more_claims, index - 1)
+    return <PyObject *>one.claim1 if index == 0 else PyTuple_GET_ITEM(one.more_claims, index - 1)
 
 
 cdef inline void forget_write(Memory memory, Submission one) noexcept:
@@ -296,17 +294,27 @@ cdef inline void forget_write(Memory memory, Submission one) noexcept:
         memory.last_write = NULL
 
 
-cdef void vanish(Claim claim, Chain *due) noexcept:
-    """The submission of a claim goes without having been over: whoever waits for it fails instead of hanging."""
-    cdef Timeline timeline = <Timeline>claim.at
-    error = AbortedError(
-        f"{timeline.describe()} at {claim.node.value}: the submission that was to signal it is gone"
-    )
-    CORE_LOCK()
+cdef void vanish(Claim claim, list gone) noexcept:
+    """The submission of a claim goes: take the claim away, and note it among those that are to fail."""
+    cdef Timeline timeline
+    if claim.at == NULL:
+        return
+    timeline = <Timeline>claim.at
+    gone.append((timeline, claim.node.value))
+    claim.owner = NULL
     timeline.withdraw(claim)
-    if timeline.generation == generation:
-        timeline.fail(error, None, due)
-    CORE_UNLOCK()
+
+
+def fail_vanished(list gone):
+    """Whoever waits for what will never be signalled fails instead of hanging."""
+    cdef Chain due = Chain(NULL, NULL, NULL, NULL)
+    cdef Timeline timeline
+    for timeline, value in gone:
+        error = AbortedError(f"{timeline.describe()} at {value}: the submission that was to signal it is gone")
+        CORE_LOCK()
+        timeline.fail(error, None, &due)
+        CORE_UNLOCK()
+    drain(&due)
 
 
 cdef Completion completion_of(Submission one):

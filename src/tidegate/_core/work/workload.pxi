@@ -19,8 +19,10 @@ cdef class Workload:
     """Whether the driver takes waits for its own epochs."""
     cdef public bint _attention
     """Whether somebody must come when work ends: something was put off, or starves."""
-    cdef public bint _starves
-    """Whether allocations wait for memory."""
+    cdef readonly object _backlog
+    """What the driver has no room for now, oldest first."""
+    cdef readonly dict _starving
+    """The allocations that found no memory, oldest first, each with its last error."""
     cdef bint trying
     cdef readonly bint _asked
     """Whether somebody came to try again while a thread was at it: that will do it once more."""
@@ -33,6 +35,8 @@ cdef class Workload:
 
     def __cinit__(self):
         self.generation = generation
+        self._backlog = deque()
+        self._starving = {}
 
     def _refuse(self, make_error, bint closing=False):
         """Take no more work, except what is a part of other work if this only closes."""
@@ -56,7 +60,7 @@ cdef class Workload:
                 if not self._asked:
                     return
         except BaseException:
-            deferred.leave(self._one_at_a_time, function)   # an interrupt: somebody else goes on
+            leave_note(self._one_at_a_time, (function,))   # an interrupt: somebody else goes on
             raise
         finally:
             self.trying = False
@@ -179,7 +183,7 @@ cdef class Sink:
         """What was refused with "not now" may be tried again, or memory came back."""
         workload = self.workload()
         if workload is not None and workload._attention:
-            deferred.leave(workload._after_retirement)
+            leave_note(workload._after_retirement, ())
 
     def lost(self, error):
         """The device is gone."""
