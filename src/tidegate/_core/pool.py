@@ -26,12 +26,10 @@ class Pool:
 
     def statistics(self) -> Statistics:
         """Return a snapshot of its counts."""
-        self.device._await_releases()
         return Statistics(**memory_counts(self._pool))  # type: ignore[arg-type]
 
     def trim(self) -> None:
         """Give back what is kept for reuse."""
-        self.device._await_releases()
         call_driver(self._pool.trim)
 
     def _checked(self, device: Device) -> DriverPool:

@@ -344,6 +344,11 @@ cdef class Timepoint:
         """Fail the semaphore: see `Semaphore.fail`."""
         self.semaphore.fail(error)
 
+    def _issued_by(self):
+        """Return the submission on a counting device that will bring it, or None: for drivers."""
+        cdef PyObject *found = self.semaphore.timeline.producer(self.target)
+        return None if found == NULL else <object>found
+
     def explain(self):
         """Say who is to signal this timepoint and what that waits for in turn (M13)."""
         return explain_point(self)

@@ -47,10 +47,15 @@ cdef int follow_promises(Submission one) except -1:
 cdef int send_behind(Submission one) except -1:
     """Issue behind what is on the device already; where the driver would rather not, hold after all."""
     cdef bint held = False
-    if give(one, True):
-        CORE_LOCK()
-        leave_waits(one)
-        CORE_UNLOCK()
+    cdef bint taken = True
+    try:
+        taken = give(one, True)
+    finally:
+        if taken:
+            CORE_LOCK()
+            leave_waits(one)
+            CORE_UNLOCK()
+    if taken:
         return 0
     # What may be a last reference is not dropped inside of the step below.
     producers = [(<Wait>wait_of(one, index)).producer for index in range(wait_count(one))]
@@ -291,7 +296,8 @@ cdef int wake_up_for(Timeline timeline, uint64_t value) except -1:
         return 0
     found = timeline.producer(value)
     if found != NULL:
-        return ask_for_wake_up(<Submission>found) and 0
+        ask_for_wake_up(<Submission>found)
+        return 0
     for _, one in timeline.claimed():
         if (<Submission>one).native is not None:
             ask_for_wake_up(<Submission>one)

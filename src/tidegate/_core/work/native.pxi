@@ -146,15 +146,25 @@ cdef void cut_chain(Epochs native) noexcept:
 cdef uint64_t reached_of(Epochs native) except? 18446744073709551615:
     """Return the last epoch that is over."""
     cdef uint64_t reached
+    cdef Turn *turn
+    cdef int before
     if native.stream.word != NULL:
         reached = word_load(native.stream.word)
         if reached >= native.stream.event_only:
             return reached
-    return native.reached
+    turn = turn_here()
+    before = turn.in_driver
+    turn.in_driver = 1
+    try:
+        return native.reached
+    finally:
+        turn.in_driver = before
 
 
 cdef int look_at_device(Epochs native) except -1:
     """Retire what is over, if anything is."""
+    cdef Turn *turn
+    cdef int before
     if native is None or native.first is None:
         return 0
     if native.stream.word != NULL and native.stream.event_only == 0:
@@ -164,7 +174,13 @@ cdef int look_at_device(Epochs native) except -1:
         native.looks += 1
         if native.looks % LOOKS:
             return 0
-    native.advance()    # the driver looks: also for what no word tells
+    turn = turn_here()
+    before = turn.in_driver
+    turn.in_driver = 1
+    try:
+        native.advance()    # the driver looks: also for what no word tells
+    finally:
+        turn.in_driver = before
     return 0
 
 
