@@ -133,7 +133,6 @@ def steps(submissions: int, driver: str, logs: Path) -> list[Step]:
             if name != INTERRUPTS
         ),
         *(conformance(f"{driver}-{form}", [name], kept, limit=200) for form, names in FORMS.items() for name in names),
-        interrupts(f"{driver}-python", "interrupts", "-k", "test_a_submit"),
         card_tests("kernels", "test_kernels", real),
         card_tests("contexts", "test_contexts", real),
         card_tests("triton", "test_triton", ""),

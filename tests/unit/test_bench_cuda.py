@@ -60,10 +60,10 @@ def test_a_package_that_is_not_installed_is_missing_by_its_name():
 
 def test_a_form_of_the_device_is_opened_once_and_closed_with_the_run():
     with Contestants("cuda-simulated?memory=64MiB") as contestants:
-        device = contestants.form("submit=python")
-        assert contestants.form("submit=python") is device
+        device = contestants.form("commands=graph")
+        assert contestants.form("commands=graph") is device
         assert contestants.form("") is contestants.device
-        assert device.info.uri == "cuda-simulated?memory=64MiB&submit=python"
+        assert device.info.uri == "cuda-simulated?memory=64MiB&commands=graph"
     assert device.health is tg.Health.CLOSED
 
 

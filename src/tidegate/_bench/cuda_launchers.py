@@ -27,7 +27,6 @@ from .cuda_sides import (
     FORMS,
     IREE,
     ONE_CALL,
-    PYTHON_FORM,
     TIMEOUT,
     TORCH,
     cuda_core,
@@ -270,7 +269,6 @@ def kernels(chained: bool) -> dict[str, MakeLauncher]:
     """Return who launches kernels; a stream orders those of the others in any case."""
     return {
         TIDEGATE: partial(tidegate, TIDEGATE, chained),
-        PYTHON_FORM: partial(tidegate, PYTHON_FORM, chained),
         EVENTS: partial(tidegate, EVENTS, chained),
         ONE_CALL: one_call,
         BINDINGS: bindings,

@@ -8,7 +8,6 @@ from typing import Any
 from .contestants import Contestants
 from .model import TIDEGATE, Missing
 
-PYTHON_FORM = "tidegate submit=python"
 EVENTS = "tidegate epochs=events"
 ONE_CALL = "one C call"
 BINDINGS = "cuda-bindings"
@@ -16,7 +15,7 @@ CORE = "cuda.core"
 CUPY = "cupy"
 TORCH = "torch"
 IREE = "iree cuda"
-FORMS = {TIDEGATE: "", PYTHON_FORM: "submit=python", EVENTS: "epochs=events"}
+FORMS = {TIDEGATE: "", EVENTS: "epochs=events"}
 """Tidegate's own forms, as options of the device."""
 
 CUDA_SIDES = (*FORMS, ONE_CALL, BINDINGS, CORE, CUPY, TORCH, IREE)

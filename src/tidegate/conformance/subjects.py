@@ -174,7 +174,6 @@ CUDA_FORMS: Mapping[str, str] = {
     "-graph": "commands=graph",
     "-stream": "commands=stream",
     "-events": "epochs=events",
-    "-python": "submit=python",
     "-release": "gil=release",
 }
 

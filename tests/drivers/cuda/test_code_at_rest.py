@@ -138,7 +138,7 @@ def _other_way(found: SimulatedBench) -> Device:
 
     native: Any = Other()
     driver = CudaDriver(lambda release_gil: native, cuda_simulated.SimulatedNvrtc)
-    return Device(driver, driver.open(DeviceRequest("cuda", "cuda", "", {"submit": "python"})), "cuda", "")
+    return Device(driver, driver.open(DeviceRequest("cuda", "cuda", "", {})), "cuda", "")
 
 
 def test_closing_takes_no_code_away_while_another_way_to_the_same_card_has_work(found: SimulatedBench) -> None:

@@ -91,10 +91,10 @@ def open_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]
         assert bench.native.counts["graphs"] == bench.native.counts["graph instances"] == 0
 
 
-@pytest.fixture(params=["auto", "python"])
-def bench(request: pytest.FixtureRequest, open_bench: Callable[..., Bench]) -> Bench:
-    """A device with and without the C module."""
-    return open_bench(f"submit={request.param}")
+@pytest.fixture
+def bench(open_bench: Callable[..., Bench]) -> Bench:
+    """A device."""
+    return open_bench()
 
 
 def values(buffer: tg.Buffer) -> list[int]:
@@ -304,8 +304,7 @@ def test_a_change_that_cuda_refuses_is_made_by_another_instance(bench: Bench) ->
     assert values(first) == [4] * 4
 
 
-def test_an_interrupt_amid_changes_leaves_no_node_behind(open_bench: Callable[..., Bench]) -> None:
-    bench = open_bench("submit=python")  # nothing interrupts C
+def test_an_interrupt_amid_changes_leaves_no_node_behind(bench: Bench) -> None:
     commands = increments(bench, 8)
     queue = bench.device.queue()
     first, second = bench.words(4), bench.words(4)

@@ -4,7 +4,6 @@ The whole suite for the driver as it comes. Its other forms differ in a few plac
 
 - `graph` and `stream` execute all command buffers one way; as it comes the driver chooses.
 - `events` learns from events instead of words in memory how far a stream is: what waits, wakes, retires and ends.
-- `python` submits by single calls instead of one in C: what submits, and interrupts, which find more places to come in.
 - `release` gives the GIL away in every call, which makes no difference to the simulation, so it has to be opened and to
   work there, and what many threads do at once is for the card.
 
@@ -30,7 +29,6 @@ FORMS = {
     "-graph": "test_commands or test_bindings",
     "-stream": "test_commands or test_bindings",
     "-events": f"{_WAITING} or test_submission or test_budgets",
-    "-python": "test_dispatch or test_submission or test_interrupts and test_a_submit",
     "-release": "test_dispatch",
 }
 LONG_RUNS = (Run("cuda-simulated", _SOME_HANDLERS), Run("cuda-simulated", INTERRUPTS))

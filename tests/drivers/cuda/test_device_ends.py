@@ -15,7 +15,7 @@ import pytest
 import tidegate as tg
 from tidegate import lowlevel
 from tidegate._core import process
-from tidegate._core.background import reaper
+from tidegate._core.background import deferred
 from tidegate.drivers.cuda import page_locked
 from tidegate.drivers.cuda._native import NativeError
 
@@ -74,7 +74,7 @@ def test_what_is_to_run_after_the_end_of_the_interpreter_has_begun_is_dropped(mo
             patch.setattr(process.here, "exiting", True)
             found.driver.sleepers.run(lambda: ran.append(1))
             seen = threading.Event()
-            reaper.leave(seen.set)  # behind what is to start the thread
+            deferred.leave(seen.set)  # behind what is to start the thread
             assert seen.wait(LIMIT)
         found.driver.abandon()
         found.driver.sleepers.run(lambda: ran.append(1))
@@ -151,8 +151,8 @@ def test_a_forked_child_finds_no_lock_taken_and_leaves_the_parents_memory_alone(
                 try:
                     process_ended: list[int] = []
                     del wrapped, storage
-                    reaper.ensure()
-                    reaper.leave(process_ended.append, 1)
+                    deferred.ensure()
+                    deferred.leave(process_ended.append, 1)
                     until(lambda: process_ended)
                     found.cuda.describe()
                     thread = threading.Thread(target=page_locked.open_devices)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate._core.progress import poll_devices
+from tidegate._core.compiled import poll_devices
 from tidegate.conformance.interrupts import interrupted_at
 from tidegate.conformance.threads import background
 from tidegate.drivers.cuda.event_pool import START, EventPool
@@ -18,7 +18,7 @@ from tidegate.drivers.cuda.event_pool import START, EventPool
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
 
-@pytest.fixture(params=[{}, {"epochs": "events"}, {"submit": "python"}], ids=str)
+@pytest.fixture(params=[{}, {"epochs": "events"}], ids=str)
 def found(request: pytest.FixtureRequest) -> Iterator[SimulatedBench]:
     with bench(request.param) as made:
         yield made

@@ -16,7 +16,7 @@ from tidegate.drivers.cuda.stream import Stream
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
 
-@pytest.fixture(params=[{}, {"epochs": "events"}, {"submit": "python"}], ids=str)
+@pytest.fixture(params=[{}, {"epochs": "events"}], ids=str)
 def found(request: pytest.FixtureRequest) -> Iterator[SimulatedBench]:
     with bench(request.param) as made:
         yield made
@@ -153,25 +153,6 @@ def test_places_that_an_interrupt_left_wrong_are_right_again_when_the_stream_is_
         with found.driver.lock:
             stream.collect()
         assert stream.places == 0
-
-
-def test_failures_are_forgotten_while_others_retire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that issues and one that retires look at the same line of tickets."""
-    with bench() as found:
-        found.queue.fill(found.shared(), 1).wait(LIMIT)
-        (stream,) = [each for each in found.driver.all_streams() if each.issued]
-        stream._failures[1] = ValueError("old")
-
-        class Vanishing(type(stream.in_flight)):  # type: ignore[misc]
-            """Is empty by the time somebody takes the first."""
-
-            def __bool__(self) -> bool:
-                return True
-
-        monkeypatch.setattr(stream, "in_flight", Vanishing())
-        with found.driver.lock:
-            stream.collect()
-        assert stream._failures == {}
 
 
 def test_finalizers_of_several_threads_leave_no_gap_in_the_garbage() -> None:

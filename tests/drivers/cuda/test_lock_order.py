@@ -36,7 +36,6 @@ RANK = {
     "Sleepers._lock": 4,
     "TransferEngine._lock": 5,
     "PageLocked._lock": 5,
-    "core_lock": 6,
 }
 
 
@@ -62,7 +61,7 @@ class WatchedLock:
 
 
 class LockWatch:
-    """Has the locks of the driver, and the core's, note what they are taken under."""
+    """Has the locks of the driver note what they are taken under."""
 
     def __init__(self) -> None:
         self.edges: set[tuple[str, str]] = set()
@@ -130,10 +129,7 @@ def watched() -> Iterator[LockWatch]:
     """Watch the locks of all devices that are opened in the block."""
     watch = LockWatch()
     with pytest.MonkeyPatch.context() as patch:
-        core = WatchedLock(watch, "core_lock", sys.modules["tidegate._core.lock"].core_lock)
         for name, module in list(sys.modules.items()):
-            if name.startswith("tidegate.") and getattr(module, "core_lock", None) is core.lock:
-                patch.setattr(module, "core_lock", core)
             if name.startswith("tidegate.drivers.cuda") and getattr(module, "threading", None) is threading:
                 patch.setattr(module, "threading", _Threading(watch))
         for module in (page_locked, code):
@@ -180,7 +176,7 @@ def _use_everything(bench: SimulatedBench) -> None:
     device.trim()
 
 
-@pytest.mark.parametrize("options", [{}, {"epochs": "events"}, {"submit": "python"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"epochs": "events"}], ids=str)
 def test_locks_are_taken_in_their_order(options: dict[str, str]) -> None:
     with watched() as watch, bench(options) as both:
         both.open(options)
@@ -199,7 +195,7 @@ def test_a_lock_that_is_taken_out_of_order_is_found() -> None:
 
 def test_the_order_is_written_down_where_it_is_kept() -> None:
     text = device.__doc__ or ""
-    for name in RANK.keys() - {"core_lock", "EventStream._over_lock", "CudaDriver._lock", "code._table"}:
+    for name in RANK.keys() - {"EventStream._over_lock", "CudaDriver._lock", "code._table"}:
         assert name.partition(".")[2] in text, name
 
 

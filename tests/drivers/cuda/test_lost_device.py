@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate._core.progress import poll_devices
+from tidegate._core.compiled import poll_devices
 from tidegate.drivers.cuda._native import NativeError
 
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
-FORMS = [{}, {"epochs": "events"}, {"submit": "python"}]
+FORMS = [{}, {"epochs": "events"}]
 
 
 @pytest.fixture(params=FORMS, ids=str)

@@ -15,7 +15,7 @@ import pytest
 
 import tidegate as tg
 from tidegate import lowlevel
-from tidegate._core.background import reaper
+from tidegate._core.background import deferred
 from tidegate._core.device import Device
 from tidegate.driver import DeviceRequest
 from tidegate.drivers.cuda import CudaDriver
@@ -106,8 +106,8 @@ def settled() -> None:
     """Everything that finalizers have left to the reaper is done."""
     gc.collect()
     done = threading.Event()
-    reaper.ensure()
-    reaper.leave(done.set)
+    deferred.ensure()
+    deferred.leave(done.set)
     assert done.wait(LIMIT)
 
 
@@ -288,7 +288,7 @@ def test_no_memory_at_all_is_resource_exhausted_and_leaves_the_accounts_alone(
 ) -> None:
     device.allocate(MIB)
     before = device.statistics()
-    monkeypatch.setattr(native, "allocate", Failing(native.allocate, 4, OUT_OF_MEMORY))
+    monkeypatch.setattr(native, "allocate", Failing(native.allocate, 2, OUT_OF_MEMORY))
     with pytest.raises(tg.ResourceExhaustedError) as caught:
         device.allocate(2 * MIB)
     assert caught.value.native_code == 2

@@ -287,8 +287,7 @@ def test_page_locked_memory_that_must_be_fetched_is_not_fetched_under_the_lock(
 
 def test_a_pool_of_another_device_is_refused(device: Device, queue: tg.Queue) -> None:
     driver: Any = device._driver
-    pool: Any = object()
-    work = Allocate(64, "device", pool, lambda storage: None)
+    work = Allocate(queue.allocate(64)._memory, object())
     ticket: Any = type("Ticket", (), {"taken": False})()
     with pytest.raises(tg.InvalidArgumentError):
         driver.queue("compute", 0).issue(ticket, work, ())

@@ -10,7 +10,6 @@ the host; streams only ever wait for work that is already on another stream. Sho
 | `gil=release` | short calls give the GIL away: beside libraries that run Python on CUDA's threads |
 | `epochs=events` | no memory operations: epochs are told by events alone |
 | `commands=graph`, `commands=stream` | command buffers as graphs, or call by call; otherwise whichever fits |
-| `submit=python` | the submit path without the C module |
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "gil": ("keep", "release"),
     "epochs": ("auto", "memory", "events"),
     "commands": ("auto", "graph", "stream"),
-    "submit": ("auto", "python"),
 }
 
 

@@ -9,8 +9,8 @@ In the order in which a thread may take them; one that has one of them takes onl
 3. `Stream._over_lock`: what is to be done on the host when an epoch is over. Not together with 2.
 4. `Code._lock`, `CudaPool._lock`, `StagingRing._lock`, `Sleepers._lock`, `TransferEngine._lock`.
 5. `PageLocked._lock`.
-6. The core's lock. It is taken last, because the core calls no driver while it has it, and a driver calls the sink
-   only with none of its own.
+
+The sink is called with none of them.
 
 A thread that waits for one of these has given the GIL up. So one that holds them may be in a call into CUDA that takes
 a while, but not in one that waits for work which needs the host: see `_native` for which those are, and `page_locked`
@@ -35,7 +35,6 @@ from tidegate.driver import DriverDevice, DriverPool, DriverQueue, Recording, Si
 from tidegate.errors import InvalidArgumentError, ResourceExhaustedError
 from tidegate.types import DeviceInfo, MemoryKind
 
-from . import compiled
 from . import transfers as _transfers  # noqa: F401 - adds its encoders
 from ._errors import translate, translated
 from ._native import Native, NativeError
@@ -51,9 +50,9 @@ from .page_locked import LockedBlock, forget, join, reserve_of
 from .queue import CudaQueue
 from .retire import Sleepers
 from .staging import StagingRing, TransferEngine
-from .stream import BUDGET, EventStream, Stream
-from .submit import CompiledSubmit, Submit, choose
-from .timepoint_pool import NativeTimepoint, TimepointPool
+from .stream import EventStream, Stream
+from .submit import Submit
+from .timepoint_pool import TimepointPool
 
 STREAMS = 24
 FOREIGN = 40
@@ -110,7 +109,7 @@ class CudaDevice(DriverDevice):
         options: Mapping[str, Any],
     ) -> None:
         self.native = native
-        self.submit = choose(native, options["submit"], options["gil"] == "keep")
+        self.submit = Submit(native)
         self.info = info
         self.ordinal = ordinal
         self.options = options
@@ -169,18 +168,6 @@ class CudaDevice(DriverDevice):
 
     def queue(self, kind: str, priority: int) -> DriverQueue:
         return CudaQueue(self, max(self._greatest, min(self._least, -priority)))
-
-    def express_port(self, priority: int) -> Any:
-        """Return the express port for a queue of a priority, or None where there is no such way."""
-        if not isinstance(self.submit, CompiledSubmit) or self.options["epochs"] == "events":
-            return None
-        if not compiled.serve(Stream, NativeTimepoint, Event):
-            return None
-        with self.lock:
-            streams, points = self.streams_of(priority), self.timepoints.free
-        return compiled.module.Port(
-            self, self.lock, self.quiet, self.garbage, points, streams, self.context, priority, BUDGET
-        )
 
     def streams_of(self, priority: int) -> list[Stream]:
         """Return the streams of a priority. The caller holds the lock."""

@@ -25,7 +25,6 @@ from tidegate.errors import (
 )
 from tidegate.types import Limits
 
-from . import compiled
 from ._errors import is_not_found, translate, translated
 from ._native import Launch, NativeError
 from ._nvrtc import CompilerError, Nvrtc
@@ -203,14 +202,6 @@ class CudaFunction(DriverFunction):
             self._declared(signature)
         self.limits = self._find_limits(device)
         self._shared_arguments: Arguments | None = None
-        self.plan = self._plan(signature)
-        """How the C module launches it, if it can."""
-
-    def _plan(self, signature: Signature | None) -> Any:
-        if compiled.module is None or signature is None or any(self._launching.values()):
-            return None
-        layout = self._layouts[signature.bindings]
-        return compiled.module.plan(self.handle, *self.workgroup, signature.bindings, layout.parameters)
 
     def _declared(self, signature: Signature) -> None:
         sizes = [8] * signature.bindings + [kind.itemsize for kind in signature.constants]
@@ -242,7 +233,7 @@ class CudaFunction(DriverFunction):
         if any(size != 8 for (_, size), letter in zip(found, order, strict=True) if letter == "b"):
             raise InvalidArgumentError(f"function {self.name!r}: the order {order!r} has a binding that is no pointer")
         other = copy(self)
-        other.bindings, other._shared_arguments, other.plan = bindings, None, None
+        other.bindings, other._shared_arguments = bindings, None
         other._layouts = {bindings: Layout(self.name, found, bindings, order=arguments)}
         return other
 

@@ -16,7 +16,6 @@ from tidegate.driver import Command
 from ._native import Native, NativeError
 from .graph_node import Bound, Node, Table, make_node
 from .graph_order import Place
-from .rebind import Nodes, Rebind, Words, rebind_for
 
 if TYPE_CHECKING:
     from ctypes import c_uint64
@@ -37,13 +36,13 @@ class Followers:
 
     __slots__ = ("nodes", "sized")
 
-    def __init__(self, rebind: Rebind, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
         self.sized = [node for node in nodes if node.sized is not None]
-        self.nodes: list[tuple[str, Nodes]] = []
+        self.nodes: list[tuple[str, list[tuple[int, int]]]] = []
         for kind in KINDS:
             pairs = [(node.handle, node.params) for node in nodes if node.kind == kind and node.sized is None]
             if pairs:
-                self.nodes.append((kind, rebind.nodes(pairs)))
+                self.nodes.append((kind, pairs))
 
 
 class Instance:
@@ -82,8 +81,7 @@ class Instance:
         device.graphs.add(self)
         self._link(places, table)
         self.handle = device.native.instantiate_graph(self._graph)
-        self._rebind = rebind_for(device.native, device.submit)
-        self._words: dict[int, Words] = {}
+        self._words: dict[int, list[tuple[c_uint64, int]]] = {}
         self._by_slot: dict[int, list[Node]] = {}
         self._followers: dict[tuple[int, ...], Followers] = {}
         self._index()
@@ -130,17 +128,19 @@ class Instance:
         for slot in changed:
             mine[slot] = None  # an exception on the way leaves: nobody knows
         for slot in changed:
-            self._rebind.store(self._words[slot], table[slot].address)  # type: ignore[union-attr]
+            address = table[slot].address  # type: ignore[union-attr]
+            for cell, offset in self._words[slot]:
+                cell.value = address + offset
         self._hand_over(self._following(changed), table)
         for slot in changed:
             mine[slot] = table[slot]
 
     def _hand_over(self, followers: Followers, table: Table) -> None:
-        context = self._device.context
+        native, context = self._device.native, self._device.context
         for kind, nodes in followers.nodes:
-            self._rebind.change(kind, self.handle, nodes, context)
+            native.set_nodes(kind, self.handle, nodes, context)
         for node in followers.sized:
-            if not node.resize(self._device.native, self.handle, table, context):
+            if not node.resize(native, self.handle, table, context):
                 raise StaleError
 
     def _following(self, slots: tuple[int, ...]) -> Followers:
@@ -150,19 +150,17 @@ class Instance:
             if len(self._followers) >= _REMEMBERED:
                 self._followers.clear()
             nodes = dict.fromkeys(chain.from_iterable(self._by_slot[slot] for slot in slots))
-            found = self._followers[slots] = Followers(self._rebind, list(nodes))
+            found = self._followers[slots] = Followers(list(nodes))
         return found
 
     def _index(self) -> None:
         """Find out which nodes and which of their words follow each slot."""
-        cells: dict[int, list[tuple[c_uint64, int]]] = {}
         for node in self._nodes:
             for slot in node.slots:
                 self._by_slot.setdefault(slot, []).append(node)
-                cells.setdefault(slot, [])
+                self._words.setdefault(slot, [])
             for word in node.words:
-                cells[word.slot].append((word.cell, word.offset))
-        self._words = {slot: self._rebind.words(found) for slot, found in cells.items()}
+                self._words[word.slot].append((word.cell, word.offset))
 
     def launch(self, stream: Any) -> None:
         """Run it once, on a stream whose epoch has been taken."""

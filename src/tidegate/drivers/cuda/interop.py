@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core import process
-from tidegate._core.arming import promise_for
 from tidegate._core.background import deferred as reaper
-from tidegate._core.queue import Queue
 from tidegate._core.compiled import Semaphore
+from tidegate._core.queue import Queue
 from tidegate.driver import (
     DispatchIndirect,
     Download,
@@ -39,8 +38,8 @@ from .storage import ANY
 from .stream import BUDGET, Stream
 
 if TYPE_CHECKING:
-    from tidegate._core.device import Device
     from tidegate._core.compiled import Timepoint
+    from tidegate._core.device import Device
 
     from .device import CudaDevice
     from .event_pool import Event
@@ -99,7 +98,6 @@ class StreamQueue(CudaQueue):
 
     def __init__(self, device: CudaDevice, stream: Stream, foreign: bool) -> None:
         super().__init__(device, 0)
-        self.express = None
         self._process = process.here
         self._one = stream
         self._budget = BUDGET // 4 if foreign else BUDGET
@@ -297,12 +295,12 @@ def issued_at(point: Timepoint, device: CudaDevice) -> tuple[Stream | None, int]
         FailedPreconditionError: nobody has issued it yet, or another device has.
 
     """
-    state = point._state
-    if state.payload >= point.value:
+    semaphore = point.semaphore
+    if semaphore.value >= point.value:
         return None, 0
-    if state.failure is not None:
-        raise FailedPreconditionError(f"{point!r} has failed") from state.failure
-    submission = promise_for(state, point.value)
+    if semaphore.failure is not None:
+        raise FailedPreconditionError(f"{point!r} has failed") from semaphore.failure
+    submission = point._issued_by()
     timeline = None if submission is None else submission.timeline
     if submission is None or not isinstance(timeline, Stream) or timeline.device is not device:
         raise FailedPreconditionError(

@@ -41,7 +41,6 @@ class CudaQueue(DriverQueue):
         self._device = device
         self._priority = priority
         self._last: Stream | None = None
-        self.express = device.express_port(priority)
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
         device = self._device
@@ -87,8 +86,6 @@ class CudaQueue(DriverQueue):
         foreign = [wait for wait in open_waits if wait[0] is not stream] if open_waits else ()
         stream.put(ticket, encoded, foreign)
         self._last = stream
-        if self.express is not None:
-            self.express.last = stream
         return True
 
     def _choose(self, open_waits: Waits) -> Stream | None:
@@ -107,8 +104,6 @@ class CudaQueue(DriverQueue):
         empty = device.empty_stream(self._priority)
         if empty is not None:
             return empty
-        if self.express is not None:
-            self.express.full = True
         streams = [stream for stream in device.streams_of(self._priority) if not stream.lent and not stream.parked]
         least = min(streams, key=_load, default=None)
         if least is not None:

@@ -18,7 +18,6 @@ so many looks ask CUDA.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -29,7 +28,6 @@ from tidegate.driver import EpochTimeline, Ticket
 
 from ._errors import is_loss, translate
 from ._native import NativeError
-from .compiled import StreamBase, module
 from .timepoint_pool import NativeTimepoint
 
 if TYPE_CHECKING:
@@ -43,12 +41,11 @@ BUDGET = 384
 ALARMS = 40
 """So many events for sleeping may be on a stream at once; it takes 56."""
 
-_TURN, _TURNS = 0.0001, 50_000
 _LOOKS = 256
 """Every so many fruitless looks CUDA is asked whether something is wrong."""
 
 
-class Stream(StreamBase, EpochTimeline):
+class Stream(EpochTimeline):
     """One stream, its word, and what is on it. Everything but `reached` is under the device's lock.
 
     Attributes:
@@ -206,8 +203,8 @@ class Stream(StreamBase, EpochTimeline):
 
     def _forget_failures(self) -> None:
         """Let go of those that have been asked for. Others may retire at the same moment."""
-        still = [ticket.epoch for ticket in self.in_flight.copy()]
-        oldest = still[0] if still else self.issued + 1
+        first = self.oldest
+        oldest = self.issued + 1 if first is None else first.epoch
         for epoch in [epoch for epoch in self._failures if epoch < oldest]:
             del self._failures[epoch]
 
@@ -221,10 +218,6 @@ class Stream(StreamBase, EpochTimeline):
         self.collect(len(self._line))
         self._words = words
         self.word = 0
-        for _ in range(_TURNS):
-            if not self.watchers:
-                break
-            time.sleep(_TURN)  # until they have looked away, which is a matter of microseconds
         for epoch in [epoch for epoch in self._alarms if epoch not in self._asleep]:
             self.device.sleep_events.give(self._alarms.pop(epoch))
 
@@ -251,13 +244,8 @@ class Stream(StreamBase, EpochTimeline):
 
     # Looking and listening ------------------------------------------------------------------------------------------
 
-    def watch(self, epoch: int) -> bool:
-        if module is None or epoch <= self._silent_until:
-            return self.reached >= epoch
-        return bool(module.watch(self, epoch))
-
     def advance(self) -> None:
-        if not self.in_flight:
+        if self.oldest is None:
             return
         if self._closed_epoch < self.issued:
             self.heal()

@@ -1,6 +1,6 @@
-"""The shortest way onto a stream, in two forms that do the same: Python, and C where it was built.
+"""The calls that every submission makes: into the context and out of it, and the end of an epoch.
 
-A submission of one kernel is one call in C, and four in Python. Both keep the GIL (see `_native`).
+All of them keep the GIL (see `_native`).
 """
 
 from __future__ import annotations
@@ -9,43 +9,15 @@ import contextlib
 import ctypes
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
-from . import compiled
 from ._native import Launch, Native, NativeError
-from .page_locked import open_devices
-
-_STEPS = dict(
-    enumerate(
-        (
-            "cuStreamWaitEvent",
-            "cuLaunchKernel",
-            "cuStreamWriteValue64",
-            "cuEventRecord",
-            "cuMemcpyAsync",
-            "cuEventSynchronize",
-        ),
-        1,
-    )
-)
-_ADDRESSES = (
-    "cuCtxGetCurrent",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuStreamWaitEvent",
-    "cuLaunchKernel",
-    "cuStreamWriteValue64_v2",
-    "cuEventRecord",
-    "cuMemcpyAsync",
-    "cuEventSynchronize",
-)
 
 Slots = Sequence[tuple[int, int]]
 """Page-locked memory, each with an event."""
 
 
 class Submit:
-    """The Python form."""
+    """The calls for one device."""
 
     def __init__(self, native: Native) -> None:
         self._native = native
@@ -114,61 +86,3 @@ class Submit:
             begun.append((slot, event, begin, size))
         while begun:
             finish()
-
-
-class CompiledSubmit(Submit):
-    """The C form."""
-
-    def __init__(self, native: Native, module: Any) -> None:
-        super().__init__(native)
-        module.setup(*(native.address(name) for name in _ADDRESSES))
-        self._enter = module.enter
-        self._leave = module.leave
-        self._close = module.close
-        self._launch = module.launch
-        self._carry = module.carry
-
-    def enter(self, context: int) -> bool:
-        pushed = self._enter(context)
-        if pushed < 0:
-            raise self._native.error("cuCtxPushCurrent", -pushed)
-        return bool(pushed)
-
-    def leave(self) -> None:
-        code = self._leave()
-        if code:
-            raise self._native.error("cuCtxPopCurrent", code)
-
-    def close(self, stream: int, word: int, epoch: int, event: int) -> None:
-        code = self._close(stream, word, epoch, event)
-        if code:
-            raise self._native.error(_STEPS[code >> 16], code & 0xFFFF)
-
-    def carry(self, upload: bool, host: int, address: int, nbytes: int, piece: int, slots: Slots, stream: int) -> None:
-        code = self._carry(upload, host, address, nbytes, piece, stream, *(number for slot in slots for number in slot))
-        if code:
-            raise self._native.error(_STEPS[code >> 16], code & 0xFFFF)
-
-    def launch(self, stream: int, launch: Launch, word: int, epoch: int, event: int, waits: Sequence[int] = ()) -> None:
-        function, grid, block, shared, params, _, cooperative, cluster = launch
-        if cooperative or cluster is not None:
-            super().launch(stream, launch, word, epoch, event, waits)
-            return
-        code = self._launch(stream, function, *grid, *block, shared, params, word, epoch, event, *waits)
-        if code:
-            raise self._native.error(_STEPS[code >> 16], code & 0xFFFF)
-
-
-def choose(native: Native, form: str, keeps_gil: bool) -> Submit:
-    """Return the C form where it can serve, else the Python form."""
-    if form == "python" or not keeps_gil or compiled.module is None:
-        return Submit(native)
-    if not hasattr(native, "address") or _is_taken(native):
-        return Submit(native)
-    return CompiledSubmit(native, compiled.module)
-
-
-def _is_taken(native: Native) -> bool:
-    """Whether the C module serves devices of another library: there is only one set of functions that it can call."""
-    others = [device for device in open_devices() if isinstance(device.submit, CompiledSubmit)]
-    return any(device.native is not native for device in others)
