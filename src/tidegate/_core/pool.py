@@ -26,6 +26,7 @@ class Pool:
 
     def statistics(self) -> Statistics:
         """Return a snapshot of its counts."""
+        self.device._poller()
         return Statistics(**memory_counts(self._pool))  # type: ignore[arg-type]
 
     def trim(self) -> None:
