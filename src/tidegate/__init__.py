@@ -13,7 +13,7 @@ write a driver. The layers, each importing only what stands before it:
 """
 
 from . import lowlevel
-from ._core import wiring as _wiring
+from ._core import wiring as _wiring  # noqa: F401 - joins the compiled core with what stands above it
 from ._core.awaiting import when_all, when_any
 from ._core.buffer import Buffer
 from ._core.compiled import Semaphore, Submission, Subscription, Timepoint, wait_all, wait_any

@@ -424,8 +424,14 @@ class Ticket(Protocol):
     """A submission, as far as a driver may know it."""
 
     taken: bool
-    timeline: EpochTimeline | None
-    epoch: int
+
+    @property
+    def timeline(self) -> EpochTimeline | None:
+        """The native timeline that counts it: set by `begin`, as `epoch` is."""
+
+    @property
+    def epoch(self) -> int:
+        """Its number there."""
 
 
 class Sink(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._core.timepoint import Timepoint
+    from ._core.compiled import Timepoint
 
 __all__ = [
     "AbortedError",

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-# cython: binding=False, auto_pickle=False, embedsignature=True, embedsignature.format=clinic, freethreading_compatible=True
+# cython: binding=False, auto_pickle=False, autotestdict=False, embedsignature=True, embedsignature.format=clinic
+# cython: freethreading_compatible=True
 """The core, compiled: timelines, submissions, waits and the operations that programs call most.
 
 Every operation has three parts, and only the middle one changes what is shared (see `ground/step.pxi`): *prepare*, in

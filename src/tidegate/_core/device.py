@@ -283,7 +283,9 @@ class Device(Workload):
             self._doomed = self._doomed_submissions()
             self._closing = True
         for submission in self._doomed:
-            abort_submission(submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed"))
+            abort_submission(
+                submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed")
+            )
         self._drain(deadline)
         self._doomed = []
         self._end()

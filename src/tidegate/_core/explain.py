@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from .host_calls import pool
 from .compiled import HELD, ISSUED, READY, STAGES, Completion, Submission, site_text, target_of
 from .compiled import Timeline as TimelineState
 from .failures import brief
+from .host_calls import pool
 
 Target = tuple[TimelineState, int]
 

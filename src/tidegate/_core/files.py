@@ -29,7 +29,7 @@ from .process import in_child
 if TYPE_CHECKING:
     from _thread import LockType
 
-    from .buffer import Buffer
+    from .compiled import Span
     from .queue import Queue
 
 FileLike: TypeAlias = "str | os.PathLike[str] | BinaryIO"
@@ -233,7 +233,7 @@ def _checked_object(file: Any, write: bool) -> int | None:
     return int(file.fileno())
 
 
-def transfer(queue: Queue, work: Upload | Download, buffer: Buffer) -> None:
+def transfer(queue: Queue, work: Upload | Download, buffer: Span) -> None:
     """Move bytes for host work that is under way, and wait for them.
 
     It is no write of its own that a host read would have to follow (M26), and no use of the buffer that a `close`
@@ -245,7 +245,7 @@ def transfer(queue: Queue, work: Upload | Download, buffer: Buffer) -> None:
 class FileRead:
     """Reads a range of a file into a buffer."""
 
-    def __init__(self, queue: Queue, file: Any, target: Buffer, file_offset: Any, length: int | None) -> None:
+    def __init__(self, queue: Queue, file: Any, target: Span, file_offset: Any, length: int | None) -> None:
         self._at = _checked_offset("read_file", file_offset, 0 if length is None else target.nbytes)
         self._file = _File(file, write=False)
         self._queue = queue
@@ -267,7 +267,7 @@ class FileRead:
         if visible is None:
             transfer(self._queue, Upload(into, target), target)
 
-    def _found(self, file: _File) -> Buffer:
+    def _found(self, file: _File) -> Span:
         """Return the target, or as much of it as the rest of the file takes."""
         if not self._rest:
             return self._target
@@ -284,7 +284,7 @@ class FileRead:
 class FileWrite:
     """Writes a range of a buffer into a file."""
 
-    def __init__(self, queue: Queue, file: Any, source: Buffer, file_offset: Any) -> None:
+    def __init__(self, queue: Queue, file: Any, source: Span, file_offset: Any) -> None:
         self._at = _checked_offset("write_file", file_offset, source.nbytes)
         self._file = _File(file, write=True)
         self._queue = queue
@@ -297,7 +297,7 @@ class FileWrite:
             file.write_from(source, self._at)
 
 
-def bytes_of(queue: Queue, source: Buffer, what: str) -> Bytes:
+def bytes_of(queue: Queue, source: Span, what: str) -> Bytes:
     """Return the bytes of a buffer to host work that is under way."""
     visible = source._visible()
     if visible is not None:

@@ -11,8 +11,8 @@ from ..errors import UnsupportedError
 from .kernel import Function
 
 if TYPE_CHECKING:
-    from .device import Device
     from .compiled import Timepoint
+    from .device import Device
 
 _CUDA = 2
 """As DLPack counts."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from .compiled import Semaphore, Timepoint
 from .operations import Operations
 from .queue import Queue
-from .compiled import Semaphore, Timepoint
 
 if TYPE_CHECKING:
     from .device import Device

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
-from .device import Device, open_devices
 from .compiled import Timepoint
+from .device import Device, open_devices
 
 if TYPE_CHECKING:
+    from .compiled import Semaphore, Submission
     from .operations import Signal, Wait
     from .queue import Queue
-    from .compiled import Semaphore, Submission
 
 
 def export_event(timepoint: Timepoint, device: Device | None = None) -> Any:

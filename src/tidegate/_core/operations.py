@@ -105,7 +105,9 @@ class Operations(WorkTarget):
             span = span.subspan(0, out.nbytes)
         memories = (span._memory,)
         if not out.flags.c_contiguous:
-            return self._submit(HostWork("download", _scatter(self._queue, span, out)), wait, signal, memories, None, out)
+            return self._submit(
+                HostWork("download", _scatter(self._queue, span, out)), wait, signal, memories, None, out
+            )
         return self._submit(Download(span, out.reshape(-1).view(np.uint8)), wait, signal, memories, None, out)
 
     # Files ---------------------------------------------------------------------------------------------------------

@@ -319,7 +319,9 @@ class CommandBuffer:
 
     # Submitting ----------------------------------------------------------------------------------------------------
 
-    def _execute(self, device: Device, bindings: Iterable[Any]) -> tuple[Execute, tuple[Memory, ...], tuple[Memory, ...]]:
+    def _execute(
+        self, device: Device, bindings: Iterable[Any]
+    ) -> tuple[Execute, tuple[Memory, ...], tuple[Memory, ...]]:
         """Return the work of one execution, what it touches and what it writes. Raises what is wrong at the call."""
         if self.device is not device:
             raise InvalidArgumentError(

@@ -19,8 +19,8 @@ from .process import in_child
 
 if TYPE_CHECKING:
     from ..driver import Interop
-    from .device import Device
     from .compiled import Submission
+    from .device import Device
 
 _DLPACK_CPU = 1
 _DLPACK_CUDA = 2

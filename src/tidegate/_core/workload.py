@@ -131,7 +131,7 @@ class Workload(compiled.Workload):
 
     def _allocate_now(self, nbytes: int, memory: MemoryKind) -> Storage:
         """Return storage now."""
-        return call_driver(self._driver.allocate, nbytes, memory)  # type: ignore[no-any-return]
+        return call_driver(self._driver.allocate, nbytes, memory)
 
     def _starves_anew(self) -> None:
         """One more allocation has found no memory (M22)."""

@@ -62,9 +62,6 @@ cdef class Epochs:
         self.own.failed = 1       # a driver in Python is always asked
         self.own.epochs = <void *>self
 
-    def __init__(self):
-        self.sink = None
-
     def __dealloc__(self):
         cut_chain(self)
 
