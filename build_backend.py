@@ -102,8 +102,13 @@ def _succeeds(command: list[str], text: str = "") -> bool:
 def extension(name: str) -> Extension:
     """Return the module that is made of the `.pyx` of that name and of the files that it includes."""
     source = Path("src", *name.split(".")).with_suffix(".pyx")
-    included = sorted({*source.parent.glob("**/*.pxi"), *ROOM.glob("**/*.pxi")})
-    return Extension(name, [source.as_posix()], depends=[path.as_posix() for path in included])
+    included = {path for folder in (source.parent, ROOM) for end in ("pxi", "h") for path in folder.glob(f"**/*.{end}")}
+    return Extension(
+        name,
+        [source.as_posix()],
+        include_dirs=[ROOM.as_posix()],
+        depends=sorted(path.as_posix() for path in included),
+    )
 
 
 class BuildExtensions(build_ext):
@@ -137,7 +142,7 @@ class BuildExtensions(build_ext):
         """Compile and link in one go; the flags of the interpreter's own build are another compiler's."""
         built = Path(self.get_ext_fullpath(ext.name))
         built.parent.mkdir(parents=True, exist_ok=True)
-        folders = dict.fromkeys(sysconfig.get_path(name) for name in ("include", "platinclude"))
+        folders = dict.fromkeys([*ext.include_dirs, *(sysconfig.get_path(name) for name in ("include", "platinclude"))])
         command = [
             *(sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-fwrapv", "-DNDEBUG"),
             # For this kind of machine, not for this very one; and nothing that traps.

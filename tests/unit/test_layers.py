@@ -1,13 +1,15 @@
 """Imports go one way, a driver never imports another, and importing the package imports no driver.
 
-The order, lowest first: errors and types, driver (the seam), _core, the drivers beside validation and trace, testing,
-conformance, cli. The doors `tidegate` and `tidegate.lowlevel` gather names of `_core` and below; only what stands above
-the drivers may come in through them. Imports for type checkers alone are free: they never run.
+The order, lowest first: errors and types, the compiled core with what it imports, driver (the seam), the rest of _core,
+the drivers beside validation and trace, testing, conformance, cli. The doors `tidegate` and `tidegate.lowlevel` gather
+names of `_core` and below; only what stands above the drivers may come in through them. Imports for type checkers
+alone are free: they never run.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,20 +22,24 @@ PACKAGE = Path(__file__).parents[2] / "src" / "tidegate"
 LAYERS = {
     "errors": 0,
     "types": 1,
-    "driver": 2,
-    "_core": 3,
-    "lowlevel": 4,
-    "": 5,  # the package itself, the everyday door
-    "drivers": 6,
-    "validation": 6,
-    "trace": 6,
-    "testing": 7,
-    "conformance": 8,
-    "_bench": 8,
-    "cli": 9,
-    "__main__": 10,
+    "compiled core": 2,
+    "driver": 3,
+    "_core": 4,
+    "lowlevel": 5,
+    "": 6,  # the package itself, the everyday door
+    "drivers": 7,
+    "validation": 7,
+    "trace": 7,
+    "testing": 8,
+    "conformance": 9,
+    "_bench": 9,
+    "cli": 10,
+    "__main__": 11,
 }
-MODULES = sorted(PACKAGE.glob("**/*.py"))
+COMPILED_CORE = {
+    f"tidegate._core.{name}" for name in ("compiled", "background", "checks", "failures", "process", "slots")
+}
+MODULES = sorted([*PACKAGE.glob("**/*.py"), *PACKAGE.glob("**/*.pyx")])
 
 
 def name_of(path: Path) -> str:
@@ -42,6 +48,8 @@ def name_of(path: Path) -> str:
 
 
 def layer_name(module: str) -> str:
+    if module in COMPILED_CORE:
+        return "compiled core"
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
 
@@ -59,12 +67,19 @@ def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield from running_nodes(child)
 
 
+def parsed(path: Path) -> ast.Module:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".pyx":  # no Python, but its imports are
+        text = "\n".join(re.findall(r"^(?:import .*|from \S+ import (?:\([^)]*\)|.*))$", text, re.MULTILINE))
+    return ast.parse(text)
+
+
 def imported(path: Path) -> set[str]:
     """The modules of ours that a file imports, at its top or inside a function."""
     module = name_of(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
-    for node in running_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in running_nodes(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -81,7 +96,8 @@ def inner_or_outer(base: str, name: str) -> str:
     if base != "tidegate" and not base.startswith("tidegate."):
         return base
     inner = PACKAGE.parent / Path(*base.split("."), name)
-    return f"{base}.{name}" if inner.with_suffix(".py").exists() or inner.is_dir() else base
+    is_module = inner.is_dir() or any(inner.with_suffix(suffix).exists() for suffix in (".py", ".pyx"))
+    return f"{base}.{name}" if is_module else base
 
 
 @pytest.mark.parametrize("path", MODULES, ids=[name_of(path) for path in MODULES])

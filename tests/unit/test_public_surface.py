@@ -1,4 +1,4 @@
-"""Every public name is documented, has one home, and stands in the reference once.
+"""Every public name is documented, tells its signature, has one home, and stands in the reference once.
 
 Doors are the modules users import from. The everyday door re-exports the errors and the plain types; everything else is
 reached through one door only.
@@ -11,9 +11,11 @@ import importlib
 import inspect
 import re
 from pathlib import Path
-from types import ModuleType
+from types import GetSetDescriptorType, ModuleType
 
 import pytest
+
+from tidegate import driver
 
 ROOT = Path(__file__).parents[2]
 DOORS = ["tidegate", "tidegate.driver", "tidegate.lowlevel", "tidegate.testing", "tidegate.conformance"]
@@ -66,6 +68,13 @@ def documented_members(owner: type) -> list[str]:
     return [name for name in vars(owner) if not name.startswith("_")]
 
 
+def is_property(owner: type, name: str) -> bool:
+    member = inspect.getattr_static(owner, name)
+    # What a kind of work consists of is said by its class.
+    is_field = isinstance(member, GetSetDescriptorType) and not issubclass(owner, driver.Work)
+    return is_field or isinstance(member, property)
+
+
 def docstring_of(owner: type, name: str) -> str | None:
     member = inspect.getattr_static(owner, name)
     if isinstance(member, staticmethod | classmethod):
@@ -114,8 +123,21 @@ def test_a_public_name_is_documented(door: str, name: str) -> None:
     assert (inspect.getdoc(value) or "").strip()
     if inspect.isclass(value) and not issubclass(value, enum.Enum):
         assert not [m for m in documented_members(value) if callable(getattr(value, m)) and not docstring_of(value, m)]
-        properties = [m for m in documented_members(value) if isinstance(inspect.getattr_static(value, m), property)]
-        assert not [m for m in properties if not docstring_of(value, m)]
+        assert not [m for m in documented_members(value) if is_property(value, m) and not docstring_of(value, m)]
+
+
+@pytest.mark.parametrize(("door", "name"), ALL_NAMES, ids=[f"{door}.{name}" for door, name in ALL_NAMES])
+def test_a_public_function_or_method_tells_its_signature(door: str, name: str) -> None:
+    value = getattr(importlib.import_module(door), name)
+    if inspect.isroutine(value):
+        assert inspect.signature(value)
+    elif inspect.isclass(value) and not issubclass(value, enum.Enum | BaseException):
+        members = [getattr(value, m) for m in dir(value) if not m.startswith("_")]
+        assert all(inspect.signature(member) for member in members if inspect.isroutine(member))
+
+
+def test_a_semaphore_is_made_as_its_signature_says() -> None:
+    assert str(inspect.signature(importlib.import_module("tidegate").Semaphore)) == "(initial_value=0, label='')"
 
 
 def test_a_public_name_has_one_door() -> None:

@@ -9,21 +9,11 @@ import pytest
 
 from ..conformance_runs import HANDLERS, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
-_FAST = " or ".join(
-    f"test_{name}"
-    for name in (
-        *("semaphores", "threads", "host_waits", "callbacks", "submission", "claims", "queue_order", "failure"),
-        *("dispatch", "random_programs", "several_devices"),
-    )
-)
-
 RUNS = (
     Run("cpu", WITHOUT_BOTH),
     Run("streams", WITHOUT_BOTH),
     Run("cpu-one-worker", WITHOUT_BOTH),
     Run("null", WITHOUT_BOTH),
-    # Without the compiled fast paths: what goes by them.
-    Run("cpu", _FAST, (("TIDEGATE_PURE", "1"),)),
 )
 #: An interrupt or a handler at every step meets the same steps on these as on the others.
 LONG_RUNS = (Run("cpu", HANDLERS), Run("cpu", INTERRUPTS), Run("streams", HANDLERS), Run("streams", INTERRUPTS))

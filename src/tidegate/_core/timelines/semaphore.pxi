@@ -3,11 +3,11 @@
 
 @cython.final
 cdef class Semaphore:
-    """A timeline: a 64-bit payload that only rises, that everybody may wait for and signal.
+    """Semaphore(initial_value=0, label="")\n--\n\nA timeline: a 64-bit payload that only rises.
 
-    It is host state, belongs to no device and works with all of them. Any thread may call anything here. While a
-    semaphore object exists somebody may still signal it; when it is collected, those who wait for values it has not
-    reached fail with AbortedError instead of hanging (M12).
+    Everybody may wait for it and signal it. It is host state, belongs to no device and works with all of them. Any
+    thread may call anything here. While a semaphore object exists somebody may still signal it; when it is collected,
+    those who wait for values it has not reached fail with AbortedError instead of hanging (M12).
 
     Args:
         initial_value: the first payload.
