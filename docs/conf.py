@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
-import os
+import inspect
 import re
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
-os.environ["TIDEGATE_PURE"] = "1"  # the Python form has the signatures; set before anything imports the package
+from tidegate._core import compiled
 
 project = "Tidegate"
 author = "The Tidegate authors"
@@ -88,12 +90,44 @@ _MADE_BY_OTHERS = {
 }
 
 
+_STUB = {
+    (owner.name, member.name): member
+    for module in [ast.parse(Path(compiled.__file__).with_name("compiled.pyi").read_text(encoding="utf-8"))]
+    for owner in [ast.ClassDef(compiled.__name__, body=module.body), *module.body]
+    if isinstance(owner, ast.ClassDef)
+    for member in owner.body
+    if isinstance(member, ast.FunctionDef)
+}
+"""The functions of the compiled core's stub, by class or module and name: they have the types."""
+
+
+def _typed_signature(obj: Any) -> tuple[str, str | None] | None:
+    """Return the signature of a compiled function, method or class as its stub has it."""
+    owner, name = getattr(obj, "__objclass__", None) or getattr(obj, "__module__", ""), getattr(obj, "__name__", "")
+    if inspect.isclass(obj) and obj.__module__ == compiled.__name__:
+        owner, name = obj, "__init__"
+    found = _STUB.get((getattr(owner, "__name__", owner), name))
+    if found is None:
+        return None
+    arguments = found.args
+    arguments.args = [argument for argument in arguments.args if argument.arg != "self"]
+    if any(argument.arg.startswith("_") for argument in arguments.kwonlyargs):  # for ourselves
+        arguments.kwonlyargs, arguments.kw_defaults = [], []
+    returns = ast.unparse(found.returns) if found.returns is not None and name != "__init__" else None
+    return tuple(text and re.sub(r"\b_(?=[A-Z])", "", text) for text in (f"({ast.unparse(arguments)})", returns))
+
+
 def _tidy_signature(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None] | None:
     """Drop constructors that nobody calls, and write an alias inside of another type by its name alone."""
+    if signature is None:
+        return None
     if what == "class" and name.rpartition(".")[2] in _MADE_BY_OTHERS:
         return ("", None)
+    typed = _typed_signature(obj)
+    if typed is not None:
+        return typed
     return tuple(text and re.sub(r"TypeAliasForwardRef\('([^']*)'\)", r"\1", text) for text in (signature, returns))
 
 
