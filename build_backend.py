@@ -52,12 +52,12 @@ FLAGS = ["-O2", "-g0", "-fno-strict-aliasing"]
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """Return what the build needs beside what pyproject.toml says."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *_compiler_required()]
+    return [*_compiler_required(), *build_meta.get_requires_for_build_wheel(config_settings)]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     """Return what the build needs beside what pyproject.toml says."""
-    return [*build_meta.get_requires_for_build_editable(config_settings), *_compiler_required()]
+    return [*_compiler_required(), *build_meta.get_requires_for_build_editable(config_settings)]
 
 
 def _compiler_required() -> list[str]:
