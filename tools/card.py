@@ -12,8 +12,8 @@ the card for themselves, come last and one at a time; the others run `--jobs` at
 In FOLDER: `summary.json` (written anew after every step), `failures.log`, `conformance.json` (as `--tidegate-json`
 writes it), `bench.json`, and `logs.tar.gz` with everything else. Exit status: 1 if a step failed.
 
-Needs nothing but Python: `--packages FOLDER` unpacks wheels where nothing can be installed, and the optional modules in
-C are built if there is a compiler.
+Needs Python and a C compiler: `--packages FOLDER` unpacks wheels where nothing can be installed, that of Cython among
+them, and the compiled modules are built in place.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -40,11 +41,8 @@ from card_reports import gist, judged, read_journal
 from card_steps import ROOT, Step, steps
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-MODULES = (
-    ("src/tidegate/_core", "_fast", SUFFIX),
-    ("src/tidegate/_core", "_express", SUFFIX),
-    ("src/tidegate/drivers/cuda", "_submit", SUFFIX),
-)
+CORE = ROOT / "src" / "tidegate" / "_core"
+FLAGS = ("-O2", "-shared", "-fPIC", "-fwrapv", "-fno-strict-aliasing", "-DNDEBUG")
 _TRIES = 4
 """A step with tests is begun so often: after each hang the rest of it."""
 _GRACE = 4.0
@@ -226,26 +224,37 @@ def environment(packages: Path | None, scratch: Path) -> dict[str, str]:
     return {**os.environ, **more}
 
 
-def build(anew: bool) -> dict[str, str]:
-    """Build the optional modules in C, where they are missing, old or wanted anew; returns what went wrong."""
+def build(anew: bool, scratch: Path, variables: dict[str, str]) -> dict[str, str]:
+    """Build the compiled modules, where they are missing, old or wanted anew; returns what went wrong."""
     problems: dict[str, str] = {}
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
-    include = sysconfig.get_paths()["include"]
-    for folder, name, suffix in MODULES:
-        source = ROOT / folder / f"{name}.c"
-        target = source.with_name(name + suffix)
-        if not anew and target.exists() and target.stat().st_mtime > source.stat().st_mtime:
+    compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("gcc") or "cc"]
+    parts = [*CORE.glob("**/*.pxi"), *CORE.glob("*.h")]
+    for source in sorted((ROOT / "src").glob("**/*.pyx")):
+        target = source.with_name(f"{source.stem}{SUFFIX}")
+        changed = max(part.stat().st_mtime for part in (source, *source.parent.glob("**/*.pxi"), *parts))
+        if not anew and target.exists() and target.stat().st_mtime > changed:
             continue
-        if compiler is None:
-            problems[source.name] = "there is no C compiler"
-            continue
-        command = [compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(source), "-o", f"{target}.new"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        if done.returncode:
-            problems[source.name] = done.stderr[-1000:]
+        made = scratch / f"{source.stem}.c"
+        includes = [f"-I{CORE}", f"-I{sysconfig.get_paths()['include']}"]
+        for command in (
+            [sys.executable, "-m", "cython", f"-I{CORE}", str(source), "-o", str(made)],
+            [*compiler, *FLAGS, *includes, str(made), "-o", f"{target}.new"],
+        ):
+            if said := _failure(command, variables):
+                problems[source.name] = said
+                break
         else:
             os.replace(f"{target}.new", target)  # another process may have the old one open
     return problems
+
+
+def _failure(command: Sequence[str], variables: dict[str, str]) -> str:
+    """Run a command; return what it said if it failed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=variables)
+    except OSError as error:
+        return str(error)
+    return done.stderr[-1000:] if done.returncode else ""
 
 
 def answer(command: Sequence[str], variables: dict[str, str]) -> str:
@@ -266,10 +275,8 @@ found = {name: None for name in names}
 for name in names:
     try: found[name] = m.version(name)
     except m.PackageNotFoundError: pass
-from tidegate._core import express, fast_path
-from tidegate.drivers.cuda import compiled
-built = [fast_path.COMPILED, express._express is not None, compiled.module is not None]
-print(json.dumps({"python": sys.version.split()[0], **found, "in C": built}))
+import tidegate
+print(json.dumps({"python": sys.version.split()[0], **found, "tidegate": tidegate.__file__}))
 """
 
 
@@ -315,7 +322,7 @@ def _run(options: argparse.Namespace, chosen: list[Step], scratch: Path, logs: P
     run.timeouts = "pytest-timeout" in answer([sys.executable, "-c", _PLUGINS], variables)
     run.facts = {
         "driver": options.driver,
-        "build": build(options.packages is not None),
+        "build": build(options.packages is not None, scratch, variables),
         "versions": answer([sys.executable, "-c", _VERSIONS], variables),
         "card": answer(
             ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], variables
