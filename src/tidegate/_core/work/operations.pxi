@@ -35,7 +35,7 @@ cdef class WorkTarget:
 
     def _submit(self, Work work not None, wait, signal, tuple touches=None, tuple writes=None, result=None, int above=1):
         """Take work in, for operations written in Python; `above` is how many of their frames there are."""
-        cdef Submission one = new_submission(self, work, touches, writes, above)
+        cdef Submission one = new_submission(self, work, touches or None, writes or None, above)
         one.result_ = result
         submit(one, wait, signal)
         return one
