@@ -7,8 +7,17 @@ import threading
 from .._core.device import Device
 from .._core.registry import register_driver
 from ..errors import DeadlineExceededError, DeviceLostError
+from .manual import ManualDevice, ManualPiece
 
-__all__ = ["Latch", "lose_device", "register_cuda_simulated", "register_metal_simulated", "register_streams"]
+__all__ = [
+    "Latch",
+    "ManualDevice",
+    "ManualPiece",
+    "lose_device",
+    "register_cuda_simulated",
+    "register_metal_simulated",
+    "register_streams",
+]
 
 
 def lose_device(device: Device, error: BaseException | None = None) -> None:
