@@ -1,4 +1,4 @@
-"""What the tests of the internals work on: a device with one worker, and one that is moved by hand."""
+"""What the tests here work on: a device with one worker, and one of each kind that is moved by hand."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from typing import Any
 import pytest
 
 import tidegate as tg
+from tidegate.testing import ManualDevice
 
-from .hand_driver import LIMIT, Bench, HandDevice, close_by_hand, open_by_hand
+LIMIT = 30.0
 
 
 @pytest.fixture
 def device() -> Iterator[tg.Device]:
-    """A device that works by itself; a module about one moved by hand gives this name to that."""
+    """A device that works by itself."""
     device = tg.open_device("cpu?workers=1", label="dev")
     yield device
     device.close(LIMIT)
 
 
 @pytest.fixture
-def opened() -> Iterator[tuple[tg.Device, HandDevice]]:
-    """A device that is moved by hand, and what moves it."""
-    device, hand = open_by_hand()
-    yield device, hand
-    close_by_hand(device, hand)
+def manual() -> Iterator[ManualDevice]:
+    """A device moved by hand, where each piece of work ends by itself."""
+    with ManualDevice() as manual:
+        yield manual
 
 
 @pytest.fixture
-def hand(opened: tuple[tg.Device, HandDevice]) -> HandDevice:
-    return opened[1]
+def counting() -> Iterator[ManualDevice]:
+    """A device moved by hand that counts in epochs."""
+    with ManualDevice(counting=True) as manual:
+        yield manual
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    close_by_hand(bench.device, bench.hand)
-    assert not any(ref() for ref in bench.device._held.values())
+@pytest.fixture(params=["plain", "counting"])
+def either(request: pytest.FixtureRequest) -> Iterator[ManualDevice]:
+    """A device moved by hand, of each kind."""
+    with ManualDevice(counting=request.param == "counting") as manual:
+        yield manual
 
 
 @pytest.fixture
