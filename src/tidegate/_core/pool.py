@@ -31,6 +31,7 @@ class Pool:
 
     def trim(self) -> None:
         """Give back what is kept for reuse."""
+        self.device._poller()
         call_driver(self._pool.trim)
 
     def _checked(self, device: Device) -> DriverPool:
