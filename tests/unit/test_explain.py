@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 import pytest
 
 import tidegate as tg
-from tidegate._core import explain as explain_module
-from tidegate._core.submission import FINISHING, HELD, site_text
 
-from .hand_driver import LIMIT
+LIMIT = 30.0
 
 
 def line() -> str:
     """This file and the line of the call."""
     return f"{__file__}:{sys._getframe(1).f_lineno}"
+
+
+def explained(points: Iterable[tg.Timepoint]) -> str:
+    """What a wait for several says when its time is over."""
+    with pytest.raises(tg.DeadlineExceededError) as caught:
+        tg.wait_all(points, 0)
+    first, _, rest = str(caught.value).partition("\n")
+    assert first == "not reached within 0 s"
+    return rest
 
 
 QUEUE = "queue 'compute' of device 'dev'"
@@ -209,56 +217,15 @@ def test_a_deadline_tells_the_time_and_each_missing_signal_and_a_poll_makes_no_t
     assert (slow.value.timeout, poll.value.timeout) == (0.0005, 0.0)
 
 
-def test_a_site_is_the_line_of_the_instruction_also_in_a_call_over_several_lines(device: tg.Device) -> None:
-    assert site_text(None) == "unknown line"
-    first = line()
-    made = device.queue().barrier(
-        wait=None,
-        signal=None,
-    )
-    number = int(first.rsplit(":", 1)[1])
-    assert made.line == f"{__file__}:{number + 1}"
-
-
 @pytest.mark.parametrize(("count", "left_out"), [(36, 0), (37, 0), (38, 2), (100, 64)])
 def test_of_more_than_37_lines_the_first_24_and_the_last_12_are_kept(count: int, left_out: int) -> None:
     gates = [tg.Semaphore(label=f"gate {number}") for number in range(count)]
-    lines = explain_module.explain_targets((gate._state, 1) for gate in gates).splitlines()
+    lines = explained([gate.at(1) for gate in gates]).splitlines()
     told = [line.split("'")[1] if "'" in line else line for line in lines]
     names = [f"gate {number}" for number in range(count)]
     if left_out:
         names[24:-12] = [f"... {left_out} more links ..."]
     assert told == names
-
-
-def test_no_targets_have_no_text() -> None:
-    assert explain_module.explain_targets([]) == ""
-
-
-def test_of_what_is_elided_no_words_are_made(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[object] = []
-    real = explain_module._Words.tell
-    monkeypatch.setattr(explain_module._Words, "tell", lambda self, link: said.append(link) or real(self, link))
-    semaphore = tg.Semaphore()
-    held = [device.queue().barrier(wait=semaphore.at(n), signal=semaphore.at(n + 1)) for n in range(1, 500)]
-    assert len(semaphore.at(500).explain().splitlines()) == 37
-    assert len(said) == 36
-    held[0].cancel()
-
-
-def test_the_claims_of_a_timeline_are_put_in_order_once(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each link waits, besides the one in front, for a value that nobody claims: only a look above explains it."""
-    made: list[object] = []
-    real = explain_module._Claims
-    monkeypatch.setattr(explain_module, "_Claims", lambda *given: made.append(given[0]) or real(*given))
-    semaphore, queue = tg.Semaphore(label="s"), device.queue()
-    for value in range(10, 400, 10):
-        queue.barrier(
-            wait=[semaphore.at(value - 5), queue.barrier(wait=semaphore.at(value - 10))], signal=semaphore.at(value)
-        )
-    semaphore.at(390).explain()
-    assert made == [semaphore._state]
-    semaphore.fail(ValueError())
 
 
 def test_what_waits_on_the_timeline_for_as_much_itself_is_no_help_from_above(device: tg.Device) -> None:
@@ -331,7 +298,7 @@ def test_what_several_targets_lead_to_is_told_with_the_last(device: tg.Device) -
         device.queue().barrier(wait=chain.at(value), signal=chain.at(value + 1))
 
     def told(*targets: tg.Timepoint) -> list[str]:
-        text = explain_module.explain_targets([(point._state, point.value) for point in targets])
+        text = explained(targets)
         assert text.endswith(f"made at {made}")
         return [link.split(" (")[0].split(" ", 1)[1] for link in text.split("\n")]
 
@@ -346,21 +313,9 @@ def test_the_cycle_of_one_target_is_named_beside_other_targets(device: tg.Device
     one = queue.barrier(wait=a.at(1), signal=b.at(1))
     queue.barrier(wait=b.at(1), signal=a.at(1))
     for order in ([a, gate], [gate, a], [a, b], [b, a, gate]):
-        text = explain_module.explain_targets([(semaphore._state, 1) for semaphore in order])
+        text = explained([semaphore.at(1) for semaphore in order])
         assert text.count("a cycle that can never resolve") == 1
     one.cancel()
-
-
-def test_a_claim_whose_submission_is_gone_is_none(device: tg.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    semaphore, gate = tg.Semaphore(label="s"), tg.Semaphore(label="gate")
-    device.queue().barrier(wait=gate.at(1), signal=semaphore.at(3))
-    semaphore._state.claims[2] = semaphore._state.claims[5] = lambda: None  # type: ignore[assignment]
-    try:
-        assert "at 2 (payload 0): to be signalled by barrier" in semaphore.at(2).explain()
-        assert "nobody has promised this signal, the highest claim is 3" in semaphore.at(4).explain()
-    finally:
-        del semaphore._state.claims[2], semaphore._state.claims[5]
-    gate.signal(1)
 
 
 def test_a_second_way_to_what_the_first_way_told_is_no_cycle(device: tg.Device) -> None:
@@ -374,12 +329,3 @@ def test_a_second_way_to_what_the_first_way_told_is_no_cycle(device: tg.Device) 
         assert "cycle" not in text
         assert text.count("nobody has promised this signal") == 1
     first.cancel()
-
-
-def test_what_is_just_ending_says_so(device: tg.Device) -> None:
-    gate, done = tg.Semaphore(), tg.Semaphore()
-    held = device.queue().barrier(wait=gate.at(1), signal=done.at(1))
-    held._stage = FINISHING
-    assert done.at(1).explain().splitlines()[0].endswith(", finishing")
-    held._stage = HELD
-    held.cancel()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate._core import buffer as buffers
-from tidegate._core import view
-from tidegate._core.buffer import LIVE
-from tidegate._core.view import _SharedDevice
+from tidegate.conformance.threads import all_at_once
+from tidegate.testing import ManualDevice
 
-from .hand_driver import LIMIT, HandDevice
+LIMIT = 30.0
 
 
 def test_a_view_is_an_array_of_its_type_without_a_copy_unless_asked_for_one(device: tg.Device) -> None:
@@ -34,7 +31,6 @@ def test_a_view_is_an_array_of_its_type_without_a_copy_unless_asked_for_one(devi
     assert seen.__array__(np.int32, copy=False).dtype == np.int32
     with pytest.raises(ValueError, match=r"^a view of int32 cannot become float64 without a copy$"):
         seen.__array__(np.float64, copy=False)
-    assert not seen._array(writable=False).flags.writeable
 
 
 def test_a_view_waits_for_the_last_write_or_else_for_the_allocation(device: tg.Device) -> None:
@@ -61,12 +57,11 @@ def test_a_view_goes_out_and_comes_in_by_dlpack_on_the_host(device: tg.Device) -
         assert np.shares_memory(np.asarray(elsewhere), np.asarray(seen))
 
 
-def test_memory_the_host_cannot_see_does_not_go_out(opened: tuple[tg.Device, HandDevice]) -> None:
-    device, _ = opened
+def test_memory_the_host_cannot_see_does_not_go_out(manual: ManualDevice) -> None:
     with pytest.raises(tg.UnsupportedError, match="cannot be seen by the host"):
-        device.allocate(4).view(np.uint8).__dlpack_device__()
-    with pytest.raises(tg.UnsupportedError, match="which the host cannot map on device 'hand'"):
-        device.allocate(4).view(np.uint8).__array__()
+        manual.buffer.view(np.uint8).__dlpack_device__()
+    with pytest.raises(tg.UnsupportedError, match="which the host cannot map on device 'manual'"):
+        manual.buffer.view(np.uint8).__array__()
 
 
 class Exporter:
@@ -88,8 +83,6 @@ def test_arrays_of_others_come_in_without_a_copy_where_that_can_be(device: tg.De
     seen = tg.from_dlpack(Exporter(array), device)
     assert (seen.dtype, seen.shape, seen.buffer.memory, seen.buffer.label) == (np.int16, (6,), "shared", "imported")
     assert np.shares_memory(np.asarray(seen), array)
-    assert seen.buffer._root
-    assert seen.buffer._memory.phase == LIVE
     assert seen.buffer.ready.done
     strided = tg.from_dlpack(array[::2], device)
     assert np.asarray(strided).tolist() == [0, 2, 4]
@@ -115,21 +108,16 @@ def test_arrays_of_others_come_in_without_a_copy_where_that_can_be(device: tg.De
 
 
 def test_the_shared_device_is_opened_once_and_anew_when_it_was_closed() -> None:
-    shared = _SharedDevice()
-    first = shared.get()
-    try:
-        assert shared.get() is first
-        assert first.label == "shared-cpu"
-        first.close(LIMIT)
-        second = shared.get()
-        assert second is not first
-        lock = shared._lock
-        shared._forget()
-        assert (shared._device, shared._lock is lock) == (None, False)
-        second.close(LIMIT)
-    finally:
-        first.close(LIMIT)
-    assert isinstance(view._shared, _SharedDevice)
+    def shared() -> tg.Device:
+        return tg.from_dlpack(np.arange(3)).buffer.device
+
+    first = shared()
+    assert shared() is first
+    assert first.label == "shared-cpu"
+    first.close(LIMIT)
+    second = shared()
+    assert second is not first
+    second.close(LIMIT)
 
 
 def test_pinned_arrays_have_their_shape_and_are_ordinary_without_a_device(device: tg.Device) -> None:
@@ -144,13 +132,7 @@ def test_pinned_arrays_have_their_shape_and_are_ordinary_without_a_device(device
 
 
 def test_threads_that_import_at_once_share_one_device() -> None:
-    shared, found = _SharedDevice(), []
-    threads = [threading.Thread(target=lambda: found.append(shared.get())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert len(found) == 4
+    tg.from_dlpack(np.arange(3)).buffer.device.close(LIMIT)
+    found = all_at_once(4, lambda _index: tg.from_dlpack(np.arange(3)).buffer.device)
     assert len(set(map(id, found))) == 1
     found[0].close(LIMIT)
-    assert buffers.PENDING == "not committed yet"

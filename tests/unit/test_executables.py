@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate._core.kernel import _plain, checked_workgroups, is_plain
+from tidegate.testing import ManualDevice
 
-from .hand_driver import LIMIT, HandDevice
+LIMIT = 30.0
 
 
 def noop(workgroups: Any, bindings: Any, constants: Any) -> None:
@@ -36,30 +36,6 @@ def test_an_executable_is_a_mapping_of_its_functions(device: tg.Device) -> None:
     assert repr(tg.Kernel("k", bindings=0, cpu=noop, metal="x")) == "<tidegate.Kernel 'k' for cpu, metal>"
 
 
-def test_workgroups_are_one_to_three_counts_and_no_more() -> None:
-    assert checked_workgroups((1, 2, 3), "x") == (1, 2, 3)
-    assert checked_workgroups(np.array([4]), "x") == (4, 1, 1)
-    assert checked_workgroups([0, 2**32 - 1], "x") == (0, 2**32 - 1, 1)
-    assert len(checked_workgroups((5, 6), "x")) == 3
-    for wrong in ((), (1, 1, 1, 1), (2**32,), (-1,)):
-        with pytest.raises(tg.InvalidArgumentError, match=r"^x: "):
-            checked_workgroups(wrong, "x")
-
-
-def test_counts_that_need_no_check_are_three_ints_within_bounds() -> None:
-    top = 2**32 - 1
-    for good in ((1, 1, 1), (0, 0, 0), (top, top, top)):
-        assert is_plain(good)
-    for wrong in (
-        1,
-        [1, 1, 1],
-        (1, 1),
-        (1, 1, 1, 1),
-        *[(1,) * place + (bad,) + (1,) * (2 - place) for place in range(3) for bad in (-1, top + 1, True, 1.0)],
-    ):
-        assert not is_plain(wrong)
-
-
 def test_functions_belong_to_their_device_and_take_no_negative_local_memory(device: tg.Device) -> None:
     function = device.load(tg.Kernel("noop", bindings=0, cpu=noop))["noop"]
     device.queue().dispatch(function, 1).wait(LIMIT)
@@ -75,35 +51,14 @@ def test_functions_belong_to_their_device_and_take_no_negative_local_memory(devi
     device.queue().dispatch(function, 1, local_memory=0).wait(LIMIT)
 
 
-def test_a_dispatch_has_no_local_memory_unless_asked_for_and_writes_its_bindings(
-    opened: tuple[tg.Device, HandDevice],
-) -> None:
-    device, hand = opened
-    works: list[Any] = []
-    hand.before_issue = lambda ticket: works.append(ticket._work)  # type: ignore[attr-defined]
-    function = device.load(noop)["noop"]
-    buffer = device.allocate(4)
-    device.queue().dispatch(function, 2, bindings=[buffer])
-    device.queue().dispatch(function, 2, bindings=[buffer], local_memory=16)
-    assert [work.local_memory for work in works] == [0, 16]
-    assert works[0].workgroups == (2, 1, 1)
-    assert buffer._memory.pending_write() is not None
-
-
-@pytest.mark.parametrize("code", "bBhHiIlLqQ")
-def test_ints_that_fit_and_numbers_of_the_type_itself_need_no_look(code: str) -> None:
-    kind = np.dtype(code)
-    low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
-    for value in {low, 1, high} - {0}:
-        found = _plain(value, kind)
-        assert (found, found.dtype) == (value, kind)
-    for value in (low - 1, high + 1, True, 1.0, np.float32(1)):
-        assert _plain(value, kind) is None
-    itself = kind.type(3)
-    assert _plain(itself, kind) is itself
-    assert _plain(1, np.dtype(np.float32)) is None
-    pair = np.dtype([("a", "i4")])
-    assert _plain(np.zeros((), pair)[()], pair) is None
+def test_a_dispatch_goes_down_with_what_was_asked_for(manual: ManualDevice) -> None:
+    function = manual.device.load(noop)["noop"]
+    manual.queue.dispatch(function, 2, bindings=[manual.buffer])
+    manual.queue.dispatch(function, (1, 2, 3), bindings=[manual.buffer.subspan(8)], local_memory=16)
+    works = [piece.work for piece in manual.issued]
+    assert [work.workgroups for work in works] == [(2, 1, 1), (1, 2, 3)]  # type: ignore[attr-defined]
+    assert [work.local_memory for work in works] == [0, 16]  # type: ignore[attr-defined]
+    assert [work.bindings[0].nbytes for work in works] == [64, 56]  # type: ignore[attr-defined]
 
 
 def test_no_constants_are_no_constants_and_zero_is_one(device: tg.Device) -> None:
