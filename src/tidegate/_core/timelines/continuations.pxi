@@ -168,8 +168,7 @@ cdef int hand_to_runner(Waiter first, Turn *turn) except -1:
         else:
             waiter.push(&kept)
     join_chains(&turn.chain, &kept)
-    runner.ensure()
-    runner.leave(go_on_here, given)
+    runner._notes.put((go_on_here, (given,)))    # not by `leave`, which is Python: an interrupt there would lose them
     return 0
 
 

@@ -441,7 +441,7 @@ cdef Subscription subscribe(Timeline timeline, uint64_t value, object function, 
     cdef Wait wait = Wait.__new__(Wait)
     if timeline.generation != generation:
         refuse_forked(timeline)
-    runner.ensure()
+    deferred.ensure()
     made.function = function
     made.tells = tells
     made.wait = wait

@@ -109,14 +109,13 @@ cdef class GroupWaiter(Waiter):
 
     cdef int go_on(self) except -1:
         """After: see `Waiter`."""
-        self.fire()
-        return 0
+        return surely(self.fire, ())
 
     cpdef bint register(self):
         """Stand at all timelines. False: it is decided already."""
         cdef Wait wait
         cdef Py_ssize_t index
-        runner.ensure()
+        deferred.ensure()
         CORE_LOCK()
         self.open = PyList_GET_SIZE(self.waits)
         for index in range(PyList_GET_SIZE(self.waits)):
