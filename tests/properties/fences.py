@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tidegate._core.background import reaper, runner
+import tidegate as tg
 
 LIMIT = 30.0
 """Seconds that every blocking call gets: far above what a loaded machine needs."""
 
 
 def let_background_threads_catch_up() -> None:
-    """Return when what they had been given by now is done. They take notes in order, so a note of ours tells."""
-    for thread in (reaper, runner):
-        done = threading.Event()
-        thread.ensure()
-        thread.leave(done.set)
-        assert done.wait(LIMIT)
+    """Return when what was left to a thread of Tidegate's by now is done.
+
+    It takes things in order, and whoever waits for a semaphore that was dropped is told there.
+    """
+    semaphore, told = tg.Semaphore(), threading.Event()
+    semaphore.at(1).add_callback(lambda *_told: told.set())
+    del semaphore
+    assert told.wait(LIMIT)
 
 
 def until(condition: Callable[[], bool]) -> None:

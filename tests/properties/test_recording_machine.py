@@ -272,7 +272,7 @@ class StreamsRecordingMachine(RecordingMachine):
 
 
 def _register() -> None:
-    from tidegate._core.registry import register_driver
+    from tidegate.lowlevel import register_driver
     from tidegate.testing import register_streams
 
     register_driver("shuffled", f"{__name__}:shuffled")

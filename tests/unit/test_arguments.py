@@ -43,9 +43,7 @@ def test_ranges_that_lie_within_are_taken(
     ("offset", "length", "told"),
     [(0, 17, "0..17"), (16, 1, "16..17"), (17, None, "17..16"), (17, 0, "17..17"), (-1, 4, "-1..3"), (4, -1, "4..3")],
 )
-def test_ranges_one_byte_outside_are_refused(
-    manual: ManualDevice, offset: int, length: int | None, told: str
-) -> None:
+def test_ranges_one_byte_outside_are_refused(manual: ManualDevice, offset: int, length: int | None, told: str) -> None:
     buffer = manual.device.allocate(16, label="b")
     for call in (
         lambda: buffer.subspan(offset, length),

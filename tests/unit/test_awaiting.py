@@ -75,10 +75,10 @@ def test_many_awaits_that_are_decided_before_the_loop_wakes_are_one_wake_up() ->
 
 
 def test_a_loop_that_ran_once_and_was_closed_disturbs_no_signal(unraisable: list[Any]) -> None:
-    semaphore = tg.Semaphore()
+    semaphore, kept = tg.Semaphore(), []
 
     async def main() -> None:
-        asyncio.ensure_future(one(semaphore.at(1)))
+        kept.append(asyncio.ensure_future(one(semaphore.at(1))))
         await asyncio.sleep(0)
 
     loop = asyncio.new_event_loop()

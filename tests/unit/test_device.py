@@ -101,9 +101,7 @@ def test_statistics_count_what_is_held_issued_put_off_and_over(either: ManualDev
 
 
 @pytest.mark.parametrize("make", ["barrier", "execute"])
-def test_what_has_nothing_to_do_and_nothing_to_wait_for_never_meets_the_device(
-    either: ManualDevice, make: str
-) -> None:
+def test_what_has_nothing_to_do_and_nothing_to_wait_for_never_meets_the_device(either: ManualDevice, make: str) -> None:
     reached, done = tg.Semaphore(1), tg.Semaphore()
     with either.device.record() as empty:
         pass

@@ -39,7 +39,7 @@ with tg.open_device("null") as device:
 def test_where_no_thread_can_be_had_host_calls_fail_instead_of_waiting() -> None:
     told = subprocess.run([sys.executable, "-c", NO_THREADS], capture_output=True, text=True, timeout=LIMIT, check=True)
     failed = (
-        "ResourceExhaustedError(\"no thread could be started for a host call: can't start new thread\") RuntimeError\n"
+        'ResourceExhaustedError("no thread could be started for a host call: can\'t start new thread") RuntimeError\n'
     )
     assert told.stdout == 2 * failed + "True again\n"
 

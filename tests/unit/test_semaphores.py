@@ -1,4 +1,4 @@
-"""Semaphores, timepoints and callbacks at their edges: texts, copies, values, and what is reported (M1, M4, M6, M10)."""
+"""Semaphores, timepoints and callbacks at their edges: texts, copies, values, reports (M1, M4, M6, M10)."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ def test_a_failure_clears_the_frames_of_its_causes_and_contexts_also_in_a_circle
             raise ValueError from error
 
     semaphore = tg.Semaphore()
-    try:
+    with pytest.raises(ValueError) as caught:
         fails()
-    except ValueError as error:
-        assert error.__cause__ is not None
-        error.__cause__.__context__ = error
-        semaphore.fail(error)
+    cause = caught.value.__cause__
+    assert cause is not None
+    cause.__context__ = caught.value
+    semaphore.fail(caught.value)
     assert not [one for one in gc.get_objects() if type(one) is Thing]
 
 

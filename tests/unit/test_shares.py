@@ -25,9 +25,7 @@ def hold(manual: ManualDevice, gate: tg.Semaphore, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 15, SHARE - 1, SHARE, SHARE + 1, 3 * SHARE])
-def test_a_thread_sends_off_256_submissions_at_most_and_another_one_the_rest(
-    either: ManualDevice, count: int
-) -> None:
+def test_a_thread_sends_off_256_submissions_at_most_and_another_one_the_rest(either: ManualDevice, count: int) -> None:
     gate = tg.Semaphore()
     threads = hold(either, gate, count)
     last = either.queue.fill(either.buffer, 0, wait=gate.at(1))
@@ -44,9 +42,7 @@ def test_callbacks_stay_on_their_thread_in_order_however_many(either: ManualDevi
     gate, told = tg.Semaphore(), []
     threads = hold(either, gate, 600)
     for number in range(600):
-        gate.at(1).add_callback(
-            lambda *_told, number=number: told.append((number, threading.current_thread().name))
-        )
+        gate.at(1).add_callback(lambda *_told, number=number: told.append((number, threading.current_thread().name)))
     last = either.queue.fill(either.buffer, 0, wait=gate.at(1))
     background(gate.signal, 1).result()
     here = told[0][1]

@@ -9,7 +9,6 @@ from tidegate.drivers.block_pool import size_class
 from tidegate.drivers.cpu.memory import CpuPool
 
 
-
 @pytest.mark.parametrize(
     ("nbytes", "size"),
     [
@@ -69,7 +68,9 @@ def test_a_budget_is_met_exactly_and_kept_blocks_make_way() -> None:
     pool = CpuPool(1024)
     first = pool.allocate(512, "device")
     second = pool.allocate(512, "device")
-    with pytest.raises(tg.ResourceExhaustedError, match="^cannot allocate 1 bytes: 1024 of a budget of 1024 are in use$"):
+    with pytest.raises(
+        tg.ResourceExhaustedError, match=r"^cannot allocate 1 bytes: 1024 of a budget of 1024 are in use$"
+    ):
         pool.allocate(1, "device")
     assert counts(pool) == (1024, 0, 1024, 2, 0)
     del first, second
@@ -96,7 +97,7 @@ def test_blocks_are_aligned_and_a_view_keeps_its_block_from_reuse() -> None:
 
 def test_a_pool_takes_no_negative_budget() -> None:
     CpuPool(0)
-    with pytest.raises(tg.InvalidArgumentError, match="^pool: the budget is -1, and must be 0 or more bytes$"):
+    with pytest.raises(tg.InvalidArgumentError, match=r"^pool: the budget is -1, and must be 0 or more bytes$"):
         CpuPool(-1)
 
 
