@@ -286,7 +286,7 @@ cdef int put(Submission one, TidegateQueue *queue) except -1:
             own(one)
             one.taken = True
             one.epoch_ = flat.work.epoch
-            one.native = <object>flat.work.stream.epochs
+            one.native = <Epochs>flat.work.stream.epochs
             enter_flight(<Epochs>flat.work.stream.epochs, one)
             listened_to = make_promises(one, &due)
     CORE_UNLOCK()
