@@ -1,1 +1,1 @@
-"""The parts of tools/mutate.py: mutants, which tests reach them, and the processes that try them."""
+"""The parts of tools/mutate.py: mutants, the tests that reach them, and what became of each."""

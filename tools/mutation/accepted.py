@@ -24,14 +24,9 @@ class Accepted:
             missing = {"file", "function", "change", "reason"} - set(entry)
             if missing or not entry["reason"].strip():
                 raise ValueError(f"{path}: an entry lacks {', '.join(sorted(missing)) or 'a reason'}: {entry}")
-        self._used: set[int] = set()
 
     def reason(self, mutant: Mutant) -> str | None:
-        for number, entry in enumerate(self._entries):
-            if _matches(entry, mutant):
-                self._used.add(number)
-                return entry["reason"]
-        return None
+        return next((entry["reason"] for entry in self._entries if _matches(entry, mutant)), None)
 
     def stale(self, mutants: Iterable[Mutant]) -> list[dict[str, str]]:
         """The entries of these files that match none of these mutants any more."""
@@ -45,7 +40,7 @@ class Accepted:
 
 
 def _matches(entry: dict[str, str], mutant: Mutant) -> bool:
-    if entry["file"] != mutant.file or entry["change"] != mutant.change:
+    if entry["file"] != mutant.file or entry["change"] != mutant.words:
         return False
     wanted = entry["function"]
     return mutant.function.startswith(wanted[:-1]) if wanted.endswith("*") else mutant.function == wanted

@@ -28,7 +28,7 @@ class Report:
 
     def survivors(self) -> Iterator[tuple[Verdict, str | None]]:
         """Those not killed, each with the reason why that is accepted, if it is."""
-        for verdict in sorted(self.verdicts, key=lambda each: (each.mutant.file, each.mutant.start)):
+        for verdict in sorted(self.verdicts, key=lambda each: (each.mutant.file, each.mutant.change.start)):
             if verdict.status != "killed":
                 yield verdict, self.accepted.reason(verdict.mutant)
 
@@ -39,9 +39,8 @@ class Report:
         if open_ones:
             lines.append("survivors without a reason:")
             for verdict in open_ones:
-                mutant = verdict.mutant
                 note = "no test runs it" if verdict.status == "unreached" else f"{verdict.tried} tests passed"
-                lines.append(f"  {mutant.file}:{mutant.lines[0]} {mutant.function}: {mutant.change}  [{note}]")
+                lines.append(f"  {verdict.mutant}  [{note}]")
         lines.append(
             f"{len(self.verdicts)} mutants, {self.score:.1f}% killed, {len(survivors)} survivors, "
             f"{len(survivors) - len(open_ones)} of them accepted with a reason"
@@ -73,9 +72,9 @@ def _record(verdict: Verdict, reason: str | None) -> dict[str, Any]:
     mutant = verdict.mutant
     record = {
         "file": mutant.file,
-        "line": mutant.lines[0],
+        "line": mutant.line,
         "function": mutant.function,
-        "change": mutant.change,
+        "change": mutant.words,
         "status": verdict.status,
         "how": verdict.how,
         "test": verdict.test,
@@ -86,7 +85,7 @@ def _record(verdict: Verdict, reason: str | None) -> dict[str, Any]:
     return record
 
 
-def earlier(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """The records of a written report, by what identifies a mutant."""
+def survivors_in(path: Path) -> set[tuple[str, str, str]]:
+    """What identifies the survivors of a written report."""
     records: Sequence[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"]
-    return {(record["file"], record["function"], record["change"]): record for record in records}
+    return {(each["file"], each["function"], each["change"]) for each in records if each["status"] != "killed"}
