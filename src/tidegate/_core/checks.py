@@ -177,3 +177,36 @@ def host_bytes_of(data: Any, what: str) -> Bytes:
     if array.dtype.hasobject:
         raise TypeError(f"{what}: the array holds Python objects, not numbers")
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def array_to_fill(span: Any, out: Any, dtype: npt.DTypeLike | None, shape: Any) -> npt.NDArray[Any]:
+    """Return the array that a download fills: the one that was given, or a new one."""
+    if out is None:
+        kind, dims = checked_shape(span, np.uint8 if dtype is None else dtype, shape)
+        return new_array(dims, kind, "download")
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"download: out must be a NumPy array, not {type(out).__name__}")
+    if not out.flags.writeable:
+        raise InvalidArgumentError("download: the array given as out is read-only")
+    if out.dtype.hasobject:
+        raise TypeError("download: the array given as out holds Python objects")
+    if dtype is not None and np.dtype(dtype) != out.dtype:
+        raise InvalidArgumentError(f"download: out is {out.dtype}, and dtype says {np.dtype(dtype)}")
+    if shape is not None and (tuple(shape) if isinstance(shape, Sequence) else (shape,)) != out.shape:
+        raise InvalidArgumentError(f"download: out has shape {out.shape}, and shape says {shape}")
+    return out
+
+
+def flat_bytes(array: npt.NDArray[Any]) -> Bytes | None:
+    """Return the bytes of an array in one dimension, None if they do not lie one after the other."""
+    return array.reshape(-1).view(np.uint8) if array.flags.c_contiguous else None
+
+
+def refuse_download(span: Any, nbytes: int, length: int | None) -> None:
+    """Raise if an array does not go with the range that is read."""
+    if nbytes > span.nbytes:
+        raise OutOfRangeError(
+            f"download: {nbytes} bytes are asked of {span._memory.describe()}, which has {span.nbytes} here"
+        )
+    if length is not None:
+        raise InvalidArgumentError(f"download: the array has {nbytes} bytes, and the length is {span.nbytes}")

@@ -16,6 +16,8 @@ import gc
 import weakref
 from collections import deque
 
+from numpy import dtype, ndarray
+
 from ..errors import (
     AbortedError,
     ClosedError,
@@ -27,11 +29,22 @@ from ..errors import (
 )
 from ..types import Outcome
 from .background import deferred, report_unraisable, runner
-from .checks import check_copy, check_fill, checked_range, host_bytes_of, odd_pattern, update_data
+from .checks import (
+    array_to_fill,
+    check_copy,
+    check_fill,
+    checked_range,
+    flat_bytes,
+    host_bytes_of,
+    odd_pattern,
+    refuse_download,
+    update_data,
+)
 from .failures import brief, forget_frames, note_failure, record_of
 from .slots import SlotSpan
 
 REACHED, FAILED = Outcome.REACHED, Outcome.FAILED
+cdef object BYTE = dtype("u1")
 
 cdef object explain_point, explain_targets, await_point, await_submission, host_pool_of_thread
 
@@ -67,6 +80,7 @@ include "timelines/semaphore.pxi"
 include "timelines/waiting.pxi"
 include "memory/memory.pxi"
 include "work/work.pxi"
+include "programs/function.pxi"
 include "work/submission.pxi"
 include "work/workload.pxi"
 include "work/admission.pxi"

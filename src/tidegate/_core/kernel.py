@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..driver import DriverFunction, Signature
 from ..errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from .checks import checked_int
+from .compiled import BaseFunction
 
 if TYPE_CHECKING:
     from .device import Device
@@ -123,14 +124,10 @@ class Executable:
         return name in self._functions
 
 
-class Function:
+class Function(BaseFunction):
     """An entry point of an executable: what `dispatch` takes."""
 
-    __slots__ = ("_function", "device")
-
-    def __init__(self, device: Device, function: DriverFunction) -> None:
-        self.device = device
-        self._function = function
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"<tidegate.Function {self.name!r} bindings={self.bindings} constants={self.constants}>"

@@ -74,42 +74,6 @@ class Operations(WorkTarget):
             wait = [*_listed(wait), *accesses]
         return self._submit(Free(memory), wait, signal)
 
-    # Transfers -----------------------------------------------------------------------------------------------------
-
-    def download(
-        self,
-        source: Buffer,
-        out: npt.NDArray[Any] | None = None,
-        *,
-        offset: int = 0,
-        length: int | None = None,
-        dtype: npt.DTypeLike | None = None,
-        shape: int | Sequence[int] | None = None,
-        wait: Wait = None,
-        signal: Signal = None,
-    ) -> Submission:
-        """Read into an array: the given one, or a new one of `dtype` and `shape`. `result()` and `await` return it."""
-        span = target_range(self._device, source, offset, length, "download")
-        if out is None:
-            kind, dims = checked_shape(span, np.uint8 if dtype is None else dtype, shape)
-            out = new_array(dims, kind, "download")
-        else:
-            _check_out(out, dtype, shape)
-        if out.nbytes > span.nbytes:
-            raise OutOfRangeError(
-                f"download: {out.nbytes} bytes are asked of {span._memory.describe()}, which has {span.nbytes} here"
-            )
-        if length is not None and out.nbytes != span.nbytes:
-            raise InvalidArgumentError(f"download: the array has {out.nbytes} bytes, and the length is {span.nbytes}")
-        if out.nbytes < span.nbytes:
-            span = span.subspan(0, out.nbytes)
-        memories = (span._memory,)
-        if not out.flags.c_contiguous:
-            return self._submit(
-                HostWork("download", _scatter(self._queue, span, out)), wait, signal, memories, None, out
-            )
-        return self._submit(Download(span, out.reshape(-1).view(np.uint8)), wait, signal, memories, None, out)
-
     # Files ---------------------------------------------------------------------------------------------------------
 
     def read_file(
@@ -138,8 +102,7 @@ class Operations(WorkTarget):
         """
         span = target_range(self._device, target, offset, length, "read_file")
         work = HostWork("read_file", FileRead(self._queue, file, span, file_offset, length))
-        memories = (span._memory,)
-        return self._submit(work, wait, signal, memories, memories)
+        return self._submit(work, wait, signal, (span._memory,), 0)
 
     def write_file(
         self,
@@ -167,76 +130,7 @@ class Operations(WorkTarget):
         work = HostWork("write_file", FileWrite(self._queue, file, span, file_offset))
         return self._submit(work, wait, signal, (span._memory,))
 
-    # Programs ------------------------------------------------------------------------------------------------------
-
-    def dispatch(
-        self,
-        function: Function,
-        workgroups: int | Sequence[int],
-        *,
-        bindings: Iterable[Buffer] = (),
-        constants: Sequence[Any] = (),
-        local_memory: int = 0,
-        wait: Wait = None,
-        signal: Signal = None,
-    ) -> Submission:
-        """Run a function over workgroups.
-
-        Args:
-            function: of an executable of this device.
-            workgroups: how many, in up to three dimensions; a zero means: do nothing.
-            bindings: the buffers, in the order the function takes them; all count as written (M26).
-            constants: in order, converted to their declared types.
-            local_memory: bytes of scratch memory per workgroup.
-            wait: what must be reached first.
-            signal: what is reached afterwards.
-
-        """
-        if not isinstance(function, Function):
-            raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
-        device = self._device
-        if function.device is not device:
-            raise InvalidArgumentError(
-                f"function {function.name!r} belongs to {function.device.describe()}, not to {device.describe()}"
-            )
-        spans = tuple([target_range(device, binding, 0, None, "dispatch") for binding in bindings])
-        function.check_bindings(len(spans))
-        local = local_memory
-        if local.__class__ is not int or local < 0:
-            local = checked_int(local_memory, "local memory")
-            if local < 0:
-                raise InvalidArgumentError(
-                    f"function {function.name!r}: the local memory is {local}, and must be 0 or more"
-                )
-        counts: Workgroups = workgroups  # type: ignore[assignment]
-        if not is_plain(workgroups):
-            counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
-        function.check_launch(counts, local)
-        memories = tuple([span._memory for span in spans])
-        work = Dispatch(function._function, counts, spans, function.convert_constants(constants), local)
-        return self._submit(work, wait, signal, memories, memories)
-
-    def execute(
-        self, commands: CommandBuffer, *, bindings: Iterable[Buffer] = (), wait: Wait = None, signal: Signal = None
-    ) -> Submission:
-        """Run a command buffer; `bindings` is the table that fills its slots, captured during the call (M31).
-
-        Raises:
-            OutOfRangeError: a slot has no entry.
-            FailedPreconditionError: the recording has not ended, or is one-shot and was used.
-
-        """
-        if not isinstance(commands, CommandBuffer):
-            raise TypeError(f"execute takes a command buffer, not {type(commands).__name__}")
-        work, touched, written = commands._execute(self._device, bindings)
-        if not commands.one_shot:
-            return self._submit(work, wait, signal, touched, written)
-        commands._use()
-        try:
-            return self._submit(work, wait, signal, touched, written)
-        except BaseException:
-            commands._used = False
-            raise
+    # Host calls and what the compiled operations leave to Python ---------------------------------------------------
 
     def host_call(
         self, function: Callable[..., Any], *args: Any, wait: Wait = None, signal: Signal = None
@@ -248,6 +142,38 @@ class Operations(WorkTarget):
         if not callable(function):
             raise TypeError(f"host_call takes a function, not {type(function).__name__}")
         return self._submit(HostWork("host_call", _HostCall(function, args)), wait, signal)
+
+    def _checked_dispatch(
+        self,
+        function: Any,
+        workgroups: int | Sequence[int],
+        bindings: tuple[Any, ...],
+        constants: Sequence[Any],
+        local_memory: int,
+    ) -> Dispatch:
+        """Return the work of a dispatch whose arguments need a look, or refuse it."""
+        if not isinstance(function, Function):
+            raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
+        device = self._device
+        if function.device is not device:
+            raise InvalidArgumentError(
+                f"function {function.name!r} belongs to {function.device.describe()}, not to {device.describe()}"
+            )
+        spans = tuple([target_range(device, binding, 0, None, "dispatch") for binding in bindings])
+        function.check_bindings(len(spans))
+        local = checked_int(local_memory, "local memory")
+        if local < 0:
+            raise InvalidArgumentError(
+                f"function {function.name!r}: the local memory is {local}, and must be 0 or more"
+            )
+        counts = checked_workgroups(workgroups, f"function {function.name!r}: workgroups")
+        function.check_launch(counts, local)
+        return Dispatch(function._function, counts, spans, function.convert_constants(constants), local)
+
+    def _download_scattered(self, span: Span, out: npt.NDArray[Any], wait: Wait, signal: Signal) -> Submission:
+        """Read into an array that is not contiguous: through a contiguous one."""
+        work = HostWork("download", _scatter(self._queue, span, out))
+        return self._submit(work, wait, signal, (span._memory,), result=out)
 
     def flush(self) -> None:
         """Send down what the driver may have gathered. Never needed for progress."""
@@ -271,27 +197,12 @@ def _listed(wait: Wait) -> Iterable[Any]:
 
 
 def _scatter(queue: Queue, span: Span, out: npt.NDArray[Any]) -> Callable[[], Any]:
-    """Read into an array that is not contiguous: through a contiguous one."""
-
     def run() -> Any:
         flat = bytes_of(queue, span, "download")
         np.copyto(out, flat.view(out.dtype).reshape(out.shape))
         return out
 
     return run
-
-
-def _check_out(out: Any, dtype: npt.DTypeLike | None, shape: Any) -> None:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"download: out must be a NumPy array, not {type(out).__name__}")
-    if not out.flags.writeable:
-        raise InvalidArgumentError("download: the array given as out is read-only")
-    if out.dtype.hasobject:
-        raise TypeError("download: the array given as out holds Python objects")
-    if dtype is not None and np.dtype(dtype) != out.dtype:
-        raise InvalidArgumentError(f"download: out is {out.dtype}, and dtype says {np.dtype(dtype)}")
-    if shape is not None and (tuple(shape) if isinstance(shape, Sequence) else (shape,)) != out.shape:
-        raise InvalidArgumentError(f"download: out has shape {out.shape}, and shape says {shape}")
 
 
 def new_memory(device: Device, nbytes: Any, kind: Any, label: str) -> Memory:

@@ -23,7 +23,7 @@ from ..driver import (
 from ..errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from ..types import Slot
 from .checks import check_copy, check_fill, checked_counts, checked_int, update_data
-from .compiled import Memory, Span, call_driver, pattern_of, target_range
+from .compiled import BaseCommands, Memory, Span, call_driver, pattern_of, target_range
 from .kernel import Function, checked_workgroups
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Node:
         self.index = index
 
 
-class CommandBuffer:
+class CommandBuffer(BaseCommands):
     """Commands recorded once, immutable afterwards, and submitted with `queue.execute`.
 
     Commands without an order between them may run at the same time; `barrier()` and `after=` make order. Record from
@@ -62,8 +62,7 @@ class CommandBuffer:
     _checked_when_bound: list[Work]
 
     def __init__(self, device: Device, one_shot: bool, label: str) -> None:
-        self.device = device
-        self.one_shot = one_shot
+        super().__init__(device, one_shot)
         self.label = label
         self._commands: list[Command] = []
         self._touched: dict[Memory, bool] = {}  # memory -> whether it is written
@@ -74,7 +73,6 @@ class CommandBuffer:
         self._groups: list[str] = []
         self._state = "recording"
         self._used = False
-        self._plain: Execute | None = None
 
     def __repr__(self) -> str:
         return f"<tidegate.CommandBuffer {self.describe()}, {len(self._commands)} commands, {self._state}>"
@@ -117,7 +115,8 @@ class CommandBuffer:
         self._recording = recording
         self._state = "ended"
         if not self._slot_spans:
-            self._plain = Execute(recording, self._prepared, (), self._cost)
+            read, written = self._named()
+            self._ended(Execute(recording, self._prepared, (), self._cost), (*read, *written), len(read))
 
     def _forget(self) -> None:
         self._commands.clear()
@@ -321,19 +320,19 @@ class CommandBuffer:
 
     def _execute(
         self, device: Device, bindings: Iterable[Any]
-    ) -> tuple[Execute, tuple[Memory, ...], tuple[Memory, ...]]:
-        """Return the work of one execution, what it touches and what it writes. Raises what is wrong at the call."""
+    ) -> tuple[Execute, tuple[Memory, ...], int]:
+        """Return the work of one execution and what it touches, those last that it writes, and where they begin.
+
+        Raises what is wrong at the call.
+        """
         if self.device is not device:
             raise InvalidArgumentError(
                 f"{self.describe()} belongs to {self.device.describe()}, not to {device.describe()}"
             )
         if self._state != "ended":
             raise FailedPreconditionError(f"{self.describe()} is {self._state}: it cannot be executed")
-        touched = list(self._touched)
-        for memory in touched:
+        for memory in self._touched:
             memory.refuse_unusable()
-        if self._plain is not None and not bindings:
-            return self._plain, tuple(touched), tuple([memory for memory, written in self._touched.items() if written])
         table = tuple(target_range(device, entry, 0, None, "binding table") for entry in bindings)
         for span in self._slot_spans:
             if span.index >= len(table):
@@ -345,10 +344,15 @@ class CommandBuffer:
             span.bind(table)
         for work in self._checked_when_bound:
             _check_bound(work, table)
-        written = [memory for memory, is_written in self._touched.items() if is_written]
-        written += [table[index]._memory for index in self._slots_written]
-        touched += [entry._memory for entry in table]
-        return Execute(self._recording, self._prepared, table, self._cost), tuple(touched), tuple(written)
+        read, written = self._named()
+        for index, entry in enumerate(table):
+            (written if index in self._slots_written else read).append(entry._memory)
+        return Execute(self._recording, self._prepared, table, self._cost), (*read, *written), len(read)
+
+    def _named(self) -> tuple[list[Memory], list[Memory]]:
+        """Return the memories that are named outside of slots: those only read, and those written."""
+        read = [memory for memory, is_written in self._touched.items() if not is_written]
+        return read, [memory for memory, is_written in self._touched.items() if is_written]
 
 
 def _is_checked_when_bound(work: Work) -> bool:

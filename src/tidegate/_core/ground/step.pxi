@@ -11,6 +11,7 @@ last reference.
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
 
 cdef extern from *:
     """
@@ -125,9 +126,11 @@ cdef extern from "Python.h":
     PyObject *PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
     Py_ssize_t PyTuple_GET_SIZE(tuple) noexcept
     int PyErr_CheckSignals() except -1
+    long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     int Py_IsFinalizing() noexcept
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE
+from cpython.buffer cimport PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 
 cdef extern from "pythread.h":
     ctypedef void *PyThread_type_lock

@@ -102,7 +102,7 @@ cdef int submit(Submission one, object wait, object signal) except -1:
     cdef int outcome
     add_waits(one, wait)
     add_claims(one, signal)
-    errors = None if one.writes is None else errors_of_writes(one.writes)
+    errors = errors_of_writes(one)
     CORE_LOCK()
     outcome = admit(one, &refused, &due)
     CORE_UNLOCK()
@@ -113,11 +113,13 @@ cdef int submit(Submission one, object wait, object signal) except -1:
     return go_down(one)
 
 
-cdef list errors_of_writes(tuple writes):
+cdef list errors_of_writes(Submission one):
     """Hold what the step takes away: an error may be the last reference to much."""
     cdef Memory memory
+    cdef Py_ssize_t index
     cdef list errors = None
-    for memory in writes:
+    for index in range(one.first_written, touch_count(one)):
+        memory = <Memory>touch_of(one, index)
         if memory.write_error is not None:
             errors = errors or []
             errors.append(memory.write_error)
@@ -198,17 +200,17 @@ cdef int admit(Submission one, Py_ssize_t *refused, Chain *due) noexcept:
         # On a failed timeline nothing can come of a claim, and it might collide with an older one.
         if claim.timeline.failure is None:
             claim.timeline.claim(claim, one)
-    for index in range(PyTuple_GET_SIZE(one.touches) if one.touches is not None else 0):
-        (<Memory>PyTuple_GET_ITEM(one.touches, index)).uses += 1
-    for index in range(PyTuple_GET_SIZE(one.writes) if one.writes is not None else 0):
-        memory = <Memory>PyTuple_GET_ITEM(one.writes, index)
+    for index in range(touch_count(one)):
+        (<Memory>touch_of(one, index)).uses += 1
+    for index in range(one.first_written, touch_count(one)):
+        memory = <Memory>touch_of(one, index)
         memory.last_write = <PyObject *>one
         memory.write_error = None
     if one.pending_error is not None:
         one.stage = READY
         own(one)
     elif one.open == 0:
-        if one.work_.empty and one.touches is None:
+        if one.work_.empty and touch_count(one) == 0:
             finish(one, due)
         else:
             one.stage = READY

@@ -183,21 +183,28 @@ cdef int look_at_device(Epochs native) except -1:
 
 cpdef advance(Epochs native):
     """Retire, in order, what a counting device has finished."""
+    advance_by(native, 1 << 62)
+
+
+cdef int advance_by(Epochs native, uint64_t most) except -1:
+    """The same, at most so many."""
     cdef uint64_t reached
     cdef Submission one
     if native.first is None:
-        return
+        return 0
     reached = reached_of(native)
-    while True:
+    while most:
+        most -= 1
         one = native.first
         if one is None or one.epoch_ > reached:
-            return
+            return 0
         if not retire_counted(one):
             leave_note(advance, (native,))    # another thread is ending what must end first, and will not come here
-            return
+            return 0
         CORE_LOCK()
         leave_flight(native, one)   # unless another thread was faster
         CORE_UNLOCK()
+    return 0
 
 
 cdef Submission open_producer(Submission one):
@@ -296,7 +303,19 @@ cdef int put(Submission one, TidegateQueue *queue) except -1:
     if answer == TIDEGATE_FAILED:
         native.failed(one.epoch_, flat.work.call, flat.work.code)
     was_promised(one, listened_to, &due)
+    # A device that keeps up leaves little in flight: what is over goes at twice the rate at which work comes.
+    if native.first is not one and is_over(native):
+        advance_by(native, 2)
     return TIDEGATE_TAKEN
+
+
+cdef inline bint is_over(Epochs native) noexcept:
+    """Whether a word tells that the oldest in flight is over."""
+    cdef TidegateStream *stream = native.stream
+    return (
+        native.first is not None and stream.word != NULL and stream.event_only < native.first.epoch_
+        and word_load(stream.word) >= native.first.epoch_
+    )
 
 
 cdef void flatten_waits(Submission one, Flat *flat) noexcept:
@@ -329,110 +348,116 @@ cdef bint flatten(Submission one, Flat *flat) except -1:
     """Prepare: tell the work in plain numbers. False: it takes the way in Python, which also says what is wrong."""
     cdef TidegateWork *work = &flat.work
     cdef int code = one.work_code
-    cdef Work given = one.work_
+    cdef Copy copy
+    cdef Execute execute
     work.waits = flat.waits
     work.bindings = flat.bindings
     work.constants = flat.constants
     work.constant_sizes = flat.constant_sizes
     work.binding_count = work.constant_count = 0
     if code == WORK_DISPATCH:
-        return flatten_dispatch(<Dispatch>given, flat)
+        return flatten_dispatch(<Dispatch>one.work_, flat)
     if code == WORK_FILL:
         work.kind = TIDEGATE_FILL
-        return flatten_pattern((<Fill>given).pattern, work) and place((<Fill>given).target, &work.target, &work.nbytes)
+        flatten_pattern((<Fill>one.work_).pattern, work)
+        return flatten_range(<Ranged>one.work_, work, &work.target)
     if code == WORK_COPY:
+        copy = <Copy>one.work_
         work.kind = TIDEGATE_COPY
-        return place((<Copy>given).source, &work.source, &work.nbytes) and place((<Copy>given).target, &work.target, &work.nbytes)
+        return place(copy.target_memory, copy.target_offset, &work.target) and flatten_range(copy, work, &work.source)
     if code == WORK_UPDATE:
         work.kind = TIDEGATE_UPDATE
-        work.host = <void *><char *>(<Update>given).data
-        return place((<Update>given).target, &work.target, &work.nbytes)
+        work.host = <void *><char *>(<Update>one.work_).data
+        return flatten_range(<Ranged>one.work_, work, &work.target)
     if code == WORK_UPLOAD:
         work.kind = TIDEGATE_UPLOAD
-        work.host = address_of_host((<Upload>given).array)
-        return place((<Upload>given).target, &work.target, &work.nbytes)
+        work.host = (<HostRanged>one.work_).address
+        return flatten_range(<Ranged>one.work_, work, &work.target)
     if code == WORK_DOWNLOAD:
         work.kind = TIDEGATE_DOWNLOAD
-        work.host = address_of_host((<Download>given).array)
-        return place((<Download>given).source, &work.source, &work.nbytes)
+        work.host = (<HostRanged>one.work_).address
+        return flatten_range(<Ranged>one.work_, work, &work.source)
     if code == WORK_BARRIER:
         work.kind = TIDEGATE_BARRIER
         return True
     if code == WORK_EXECUTE:
+        execute = <Execute>one.work_
         work.kind = TIDEGATE_EXECUTE
-        prepared = (<Execute>given).prepared
-        work.function = <void *><uintptr_t>getattr(prepared, "native", 0)
-        return work.function != NULL and flatten_bindings((<Execute>given).table, flat)
+        work.function = <void *>execute.native
+        return work.function != NULL and flatten_bindings(execute.table, flat)
     return False
 
 
 cdef bint flatten_dispatch(Dispatch given, Flat *flat) except -1:
     cdef TidegateWork *work = &flat.work
-    cdef Py_ssize_t index, count = len(given.constants)
+    cdef Py_ssize_t index, count
+    if given.entry is None or given.entry.native == 0 or given.local > 0xFFFFFFFF:
+        return False
     work.kind = TIDEGATE_DISPATCH
-    work.function = <void *>given.native
-    if work.function == NULL or count > MOST_FLAT or not flatten_bindings(given.bindings, flat):
+    work.function = <void *>given.entry.native
+    work.workgroups = given.groups
+    work.local_memory = <uint32_t>given.local
+    if given.spans is not None:
+        if not flatten_bindings(given.spans, flat):
+            return False
+    else:
+        work.binding_count = <uint32_t>len(given.memories)
+        for index in range(work.binding_count):
+            if not place(<Memory>given.memories[index], given.ranges[index].offset, &flat.bindings[index]):
+                return False
+    if given.values is None:
+        work.constant_count = <uint32_t>given.entry.constant_count
+        work.constant_sizes = given.entry.constant_sizes
+        for index in range(work.constant_count):
+            flat.constants[index] = &given.packed[index]
+        return True
+    count = len(given.values)
+    if count > MOST_FLAT:
         return False
-    for index in range(3):
-        work.workgroups[index] = given.workgroups[index]
-    if given.local_memory > 0xFFFFFFFF:
-        return False
-    work.local_memory = given.local_memory
     for index in range(count):
-        if not constant_at(given.constants[index], &flat.constants[index], &flat.constant_sizes[index]):
+        if not constant_at(given.values[index], &flat.constants[index], &flat.constant_sizes[index]):
             return False
     work.constant_count = <uint32_t>count
     return True
 
 
 cdef bint flatten_bindings(tuple bindings, Flat *flat) except -1:
-    cdef uint64_t nbytes
+    cdef Span span
     cdef Py_ssize_t index, count = len(bindings)
     if count > MOST_FLAT:
         return False
     for index in range(count):
-        if not place(bindings[index], &flat.bindings[index], &nbytes):
+        span = <Span>bindings[index]
+        if not place(span._memory, span.offset_, &flat.bindings[index]):
             return False
     flat.work.binding_count = <uint32_t>count
     return True
 
 
-cdef bint place(object given, uint64_t *address, uint64_t *nbytes) except -1:
+cdef inline bint flatten_range(Ranged given, TidegateWork *work, uint64_t *address) except -1:
+    work.nbytes = given.range.nbytes
+    return place(given.memory, given.range.offset, address)
+
+
+cdef bint place(Memory memory, uint64_t offset, uint64_t *address) except -1:
     """Prepare: where a range lies, if compiled drivers can reach it."""
-    cdef Span span
-    cdef Memory memory
-    if not isinstance(given, Span):
-        return False
-    span = <Span>given
-    memory = span._memory
     if memory.address == 0:
-        if memory.storage is None:
+        if memory.storage_ is None:
             return False
-        memory.address = memory.storage.address
+        memory.address = memory.storage_.address
         if memory.address == 0:
             return False
-    address[0] = memory.address + span.offset_
-    nbytes[0] = span.nbytes_
+    address[0] = memory.address + offset
     return True
 
 
-cdef bint flatten_pattern(bytes pattern, TidegateWork *work) noexcept:
+cdef void flatten_pattern(bytes pattern, TidegateWork *work) noexcept:
     cdef const unsigned char *data = pattern
     cdef Py_ssize_t index
     work.unit = <uint32_t>len(pattern)
     work.pattern = 0
     for index in range(work.unit):
         work.pattern |= <uint32_t>data[index] << <uint32_t>(8 * index)
-    return True
-
-
-cdef void *address_of_host(object array) except? NULL:
-    """Return where the bytes of an array lie. The work keeps it, and what is kept does not move."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
-    cdef void *address = view.buf
-    PyBuffer_Release(&view)
-    return address
 
 
 cdef bint constant_at(object constant, const void **address, uint32_t *size) except -1:

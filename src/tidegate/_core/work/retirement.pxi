@@ -24,6 +24,7 @@ cdef int retire(Submission one, object error) except -1:
             one.pending_error = error
         if one.pending_error is None:
             take_over_failure(one)
+        end_writes(one)
     CORE_UNLOCK()
     if not mine:
         return 0
@@ -37,19 +38,23 @@ cdef int retire(Submission one, object error) except -1:
         raised = interrupt
     work = one.work_
     touches = one.touches
+    memory = one.touch1
     one.work_ = None
     one.touches = None
+    one.touch1 = None
     if error is not None and work is not None:
         if work.code == WORK_FREE:
             give_up_free(<Free>work)
         elif work.code == WORK_ALLOCATE and (<Allocate>work).block.phase == PENDING:
             (<Allocate>work).block.phase = NEVER
     work = None
-    if touches is not None:
+    if memory is not None:
+        end_use(memory)
+    elif touches is not None:
         for memory in touches:
             end_use(memory)
-        memory = None
-        touches = None
+    memory = None
+    touches = None
     while True:
         CORE_LOCK()
         overtaken = end(one, error, late, &due)
@@ -98,8 +103,19 @@ cdef void let_go(Submission one) noexcept:
     one.claim1 = None
     one.more_claims = None
     one.completion_claim = None
-    one.writes = None
     one.line = None
+
+
+cdef void end_writes(Submission one) noexcept:
+    """Step: it is no memory's last write any more; a host read after one that failed fails too."""
+    cdef Py_ssize_t index
+    cdef Memory memory
+    for index in range(one.first_written, touch_count(one)):
+        memory = <Memory>touch_of(one, index)
+        if memory.last_write == <PyObject *>one:
+            memory.last_write = NULL
+            if memory.write_error is None:
+                memory.write_error = one.pending_error
 
 
 cdef void take_over_failure(Submission one) noexcept:
@@ -129,12 +145,6 @@ cdef Py_ssize_t end(Submission one, object error, object late, Chain *due) noexc
     finish_waits(one)
     one.error_ = error
     one.stage = RETIRED
-    for index in range(PyTuple_GET_SIZE(one.writes) if one.writes is not None else 0):
-        memory = <Memory>PyTuple_GET_ITEM(one.writes, index)
-        if memory.last_write == <PyObject *>one:
-            memory.last_write = NULL
-            if memory.write_error is None:
-                memory.write_error = error   # a host read after it fails too
     for index in range(claim_count(one)):
         signal_claim(one, <Claim>claim_of(one, index), error, late, due)
     if one.completion_claim is not None:

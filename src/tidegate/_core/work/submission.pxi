@@ -8,6 +8,7 @@ past being held is owned by its device. It holds what it touches, and the semaph
 
 cdef enum:
     HELD, READY, ISSUED, FINISHING, RETIRED      # the stages
+    MOST_TOUCHES = 1 << 30                       # more memories than work uses: it writes none of them
 
 globals().update(HELD=0, READY=1, ISSUED=2, FINISHING=3, RETIRED=4)
 STAGES = ("held", "ready", "issued", "finishing", "retired")
@@ -32,8 +33,9 @@ cdef class Submission(Waiter):
     cdef tuple more_claims
     cdef Completion completion    # made when somebody waits for the submission itself
     cdef Claim completion_claim
-    cdef tuple touches            # the memories it uses, and
-    cdef tuple writes             # those it writes
+    cdef Memory touch1            # the memory it uses, where it is one, ...
+    cdef tuple touches            # ... or all of them, ...
+    cdef Py_ssize_t first_written # ... of which it writes those from this one on
     cdef Epochs native            # the native timeline that counts it
     cdef object result_
     cdef object error_
@@ -73,8 +75,8 @@ cdef class Submission(Waiter):
         if self.stage == RETIRED or self.workload is None:
             return
         leave_held(self)
-        for index in range(PyTuple_GET_SIZE(self.writes) if self.writes is not None else 0):
-            forget_write(<Memory>PyTuple_GET_ITEM(self.writes, index), self)
+        for index in range(self.first_written, touch_count(self)):
+            forget_write(<Memory>touch_of(self, index), self)
         gone = []
         for index in range(claim_count(self)):
             vanish(<Claim>claim_of(self, index), gone)
@@ -163,6 +165,13 @@ cdef class Submission(Waiter):
             DeadlineExceededError: over time.
 
         """
+        cdef Turn *turn = turn_here()
+        if timeout is None and self.stage == ISSUED and self.native is not None and not turn.running and not turn.in_driver:
+            # Most often a word tells within microseconds, and nothing else is needed.
+            if self.native.stream.word != NULL and self.native.stream.event_only < self.epoch_:
+                spin_on_word(self.native.stream.word, self.epoch_, HOLD_NS)
+                if is_over(self.native):
+                    advance(self.native)
         if self.stage != RETIRED or self.error_ is not None or timeout is not None:
             wait_for([target_of(self, "wait")], False, timeout)
 
@@ -226,7 +235,7 @@ cdef class Submission(Waiter):
 
     @property
     def _touches(self):
-        return self.touches or ()
+        return self.touches or (() if self.touch1 is None else (self.touch1,))
 
     @property
     def _is_decided(self):
@@ -286,6 +295,16 @@ cdef inline Py_ssize_t claim_count(Submission one) noexcept:
 cdef inline PyObject *claim_of(Submission one, Py_ssize_t index) noexcept:
     """Step: one of its claims."""
     return <PyObject *>one.claim1 if index == 0 else PyTuple_GET_ITEM(one.more_claims, index - 1)
+
+
+cdef inline Py_ssize_t touch_count(Submission one) noexcept:
+    """Step: how many memories it uses."""
+    return PyTuple_GET_SIZE(one.touches) if one.touches is not None else 0 if one.touch1 is None else 1
+
+
+cdef inline PyObject *touch_of(Submission one, Py_ssize_t index) noexcept:
+    """Step: one of the memories it uses."""
+    return PyTuple_GET_ITEM(one.touches, index) if one.touches is not None else <PyObject *>one.touch1
 
 
 cdef inline void forget_write(Memory memory, Submission one) noexcept:

@@ -11,13 +11,17 @@ cdef class Work:
     cdef int code
     cdef readonly str kind
     """The word for it in texts."""
-    cdef readonly object cost
-    """Bytes moved by built-in work, or None where user code runs. Drivers decide by it what may run in place (M34)."""
+    cdef int64_t cost_
     cdef readonly bint empty
     """The core's: whether there is nothing to do but wait and signal."""
 
     def __cinit__(self):
         self.kind = "work"
+
+    @property
+    def cost(self):
+        """Bytes moved by built-in work, or None where user code runs. Drivers decide by it what may run in place (M34)."""
+        return None if self.cost_ < 0 else self.cost_
 
 
 @cython.final
@@ -27,7 +31,6 @@ cdef class Barrier(Work):
     def __cinit__(self):
         self.code = WORK_BARRIER
         self.kind = "barrier"
-        self.cost = 0
         self.empty = True
 
 
@@ -36,7 +39,6 @@ cdef class Mark(Work):
 
     def __cinit__(self):
         self.kind = "mark"
-        self.cost = 0
 
 
 @cython.final
@@ -49,7 +51,6 @@ cdef class Allocate(Work):
     def __cinit__(self):
         self.code = WORK_ALLOCATE
         self.kind = "allocate"
-        self.cost = 0
 
     def __init__(self, Memory block not None, pool):
         self.block = block
@@ -80,7 +81,6 @@ cdef class Free(Work):
     def __cinit__(self):
         self.code = WORK_FREE
         self.kind = "free"
-        self.cost = 0
 
     def __init__(self, Memory block not None):
         self.block = block
@@ -110,10 +110,37 @@ cdef void give_up_free(Free work) noexcept:
         work.block.freed_by = NULL
 
 
+cdef struct Range:
+    uint64_t offset
+    uint64_t nbytes
+
+
+cdef class Ranged(Work):
+    """Work that names a range. It is kept in numbers, and made an object when a driver asks for it."""
+    cdef object named            # the range as an object: in a recording it may be a `SlotSpan`
+    cdef Memory memory           # None where it is a `SlotSpan`
+    cdef Range range
+
+    cdef void name(self, object given):
+        """Take a range that is an object."""
+        self.named = given
+        if isinstance(given, Span):
+            self.memory = (<Span>given)._memory
+            self.range.offset = (<Span>given).offset_
+            self.range.nbytes = (<Span>given).nbytes_
+            self.cost_ = <int64_t>self.range.nbytes
+        else:
+            self.cost_ = -1
+
+    cdef object as_object(self):
+        if self.named is None:
+            self.named = new_span(self.memory, self.range.offset, self.range.nbytes)
+        return self.named
+
+
 @cython.final
-cdef class Fill(Work):
+cdef class Fill(Ranged):
     """Repeat a pattern of 1, 2 or 4 bytes; offset and length are multiples of it."""
-    cdef readonly object target
     cdef readonly bytes pattern
 
     def __cinit__(self):
@@ -121,15 +148,18 @@ cdef class Fill(Work):
         self.kind = "fill"
 
     def __init__(self, target, bytes pattern not None):
-        self.target = target
+        self.name(target)
         self.pattern = pattern
-        self.cost = None if isinstance(target, SlotSpan) else target.nbytes
+
+    @property
+    def target(self):
+        """The range that is filled."""
+        return self.as_object()
 
 
 @cython.final
-cdef class Update(Work):
+cdef class Update(Ranged):
     """Write small host data that was captured at the call."""
-    cdef readonly object target
     cdef readonly bytes data
 
     def __cinit__(self):
@@ -137,80 +167,179 @@ cdef class Update(Work):
         self.kind = "update"
 
     def __init__(self, target, bytes data not None):
-        self.target = target
+        self.name(target)
         self.data = data
-        self.cost = len(data)
+        self.cost_ = len(data)
+
+    @property
+    def target(self):
+        """The range that is written."""
+        return self.as_object()
+
+
+cdef class HostRanged(Ranged):
+    """Work between a range and memory of the host, which is borrowed until the work is over."""
+    cdef object host             # the array that was given
+    cdef object flat             # the same as one-dimensional contiguous bytes, made when a driver asks for it
+    cdef void *address           # where its bytes lie
+
+    @property
+    def array(self):
+        """The host's memory, as one-dimensional contiguous bytes."""
+        if self.flat is None:
+            self.flat = self.host.reshape(-1).view(BYTE)
+        return self.flat
+
+    cdef uint64_t borrow(self, object given, bint writable) except? 0:
+        """Prepare: take an array whose bytes lie one after the other; returns how many. 0: it needs a look."""
+        cdef Py_buffer view
+        cdef uint64_t nbytes
+        if type(given) is not ndarray:
+            return 0
+        try:
+            PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0))
+        except (BufferError, ValueError):
+            return 0
+        nbytes = 0 if view.format[0] == 79 or view.format[1] != 0 else <uint64_t>view.len   # 79: O, Python's objects
+        self.address = view.buf
+        PyBuffer_Release(&view)    # the work keeps the array, and what is kept does not move
+        self.host = given
+        return nbytes
+
+    cdef int borrow_flat(self, object flat) except -1:
+        """Prepare: take one-dimensional contiguous bytes."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(flat, &view, PyBUF_SIMPLE)
+        self.address = view.buf
+        PyBuffer_Release(&view)
+        self.flat = flat
+        return 0
 
 
 @cython.final
-cdef class Upload(Work):
-    """Write host data, one-dimensional contiguous bytes, borrowed until the work is over."""
-    cdef readonly object array
-    cdef readonly object target
+cdef class Upload(HostRanged):
+    """Write host data."""
 
     def __cinit__(self):
         self.code = WORK_UPLOAD
         self.kind = "upload"
 
     def __init__(self, array, target):
-        self.array = array
-        self.target = target
-        self.cost = target.nbytes
+        self.name(target)
+        self.borrow_flat(array)
+
+    @property
+    def target(self):
+        """The range that is written."""
+        return self.as_object()
 
 
 @cython.final
-cdef class Download(Work):
-    """Read into host memory, one-dimensional contiguous bytes, borrowed until the work is over."""
-    cdef readonly object source
-    cdef readonly object array
+cdef class Download(HostRanged):
+    """Read into host memory."""
 
     def __cinit__(self):
         self.code = WORK_DOWNLOAD
         self.kind = "download"
 
     def __init__(self, source, array):
-        self.source = source
-        self.array = array
-        self.cost = source.nbytes
+        self.name(source)
+        self.borrow_flat(array)
+
+    @property
+    def source(self):
+        """The range that is read."""
+        return self.as_object()
 
 
 @cython.final
-cdef class Copy(Work):
+cdef class Copy(Ranged):
     """Copy between ranges of equal length that do not overlap."""
-    cdef readonly object source
-    cdef readonly object target
+    cdef object target_          # the range that is written, as `Ranged` keeps the one that is read
+    cdef Memory target_memory
+    cdef uint64_t target_offset
 
     def __cinit__(self):
         self.code = WORK_COPY
         self.kind = "copy"
 
     def __init__(self, source, target):
-        self.source = source
-        self.target = target
-        self.cost = None if isinstance(source, SlotSpan) else source.nbytes
+        self.name(source)
+        self.target_ = target
+
+    @property
+    def source(self):
+        """The range that is read."""
+        return self.as_object()
+
+    @property
+    def target(self):
+        """The range that is written."""
+        if self.target_ is None:
+            self.target_ = new_span(self.target_memory, self.target_offset, self.range.nbytes)
+        return self.target_
+
+
+cdef enum:
+    FEW = 8              # so many bindings and constants are kept in numbers
 
 
 @cython.final
 cdef class Dispatch(Work):
-    """Run a function over workgroups. A zero among them means: do nothing."""
+    """Run a function over workgroups. A zero among them means: do nothing.
+
+    A dispatch with few bindings and plain constants is kept in numbers, and told in objects when a driver asks.
+    """
     cdef readonly object function
-    cdef uintptr_t native        # of a compiled driver: its function
-    cdef readonly tuple workgroups
-    cdef readonly tuple bindings
-    cdef readonly tuple constants
-    cdef readonly object local_memory
+    cdef BaseFunction entry      # the function as the user has it, None in a recording
+    cdef uint32_t groups[3]
+    cdef uint64_t local
+    cdef tuple spans             # the bindings and constants as objects; None while they are kept in numbers
+    cdef tuple values
+    cdef tuple memories
+    cdef Range ranges[FEW]
+    cdef uint64_t packed[FEW]
+    cdef tuple plain             # the constants as they were given
 
     def __cinit__(self):
         self.code = WORK_DISPATCH
         self.kind = "dispatch"
+        self.cost_ = -1
 
     def __init__(self, function, tuple workgroups, tuple bindings, tuple constants, local_memory):
         self.function = function
-        self.native = function.native
-        self.workgroups = workgroups
-        self.bindings = bindings
-        self.constants = constants
-        self.local_memory = local_memory
+        self.groups[0], self.groups[1], self.groups[2] = workgroups
+        self.spans = bindings
+        self.values = constants
+        self.local = local_memory
+
+    @property
+    def workgroups(self):
+        """How many, in three dimensions."""
+        return self.groups[0], self.groups[1], self.groups[2]
+
+    @property
+    def local_memory(self):
+        """Bytes of scratch memory per workgroup."""
+        return self.local
+
+    @property
+    def bindings(self):
+        """The ranges, in order."""
+        cdef Py_ssize_t index
+        if self.spans is None:
+            self.spans = tuple([
+                new_span(<Memory>memory, self.ranges[index].offset, self.ranges[index].nbytes)
+                for index, memory in enumerate(self.memories)
+            ])
+        return self.spans
+
+    @property
+    def constants(self):
+        """The constants, of their declared types."""
+        if self.values is None:
+            self.values = tuple([kind.type(value) for kind, value in zip(self.entry.kinds, self.plain)])
+        return self.values
 
 
 @cython.final
@@ -224,6 +353,7 @@ cdef class DispatchIndirect(Work):
 
     def __cinit__(self):
         self.kind = "dispatch_indirect"
+        self.cost_ = -1
 
     def __init__(self, function, counts, tuple bindings, tuple constants, local_memory):
         self.function = function
@@ -239,6 +369,7 @@ cdef class Execute(Work):
     cdef readonly object recording
     cdef readonly object prepared
     """What `DriverDevice.prepare` made of the recording."""
+    cdef uintptr_t native        # of a compiled driver: what it knows that by
     cdef readonly tuple table
 
     def __cinit__(self):
@@ -248,8 +379,9 @@ cdef class Execute(Work):
     def __init__(self, recording, prepared, tuple table, cost):
         self.recording = recording
         self.prepared = prepared
+        self.native = getattr(prepared, "native", 0)
         self.table = table
-        self.cost = cost
+        self.cost_ = -1 if cost is None else cost
         self.empty = not recording.commands
 
 
@@ -260,6 +392,7 @@ cdef class HostWork(Work):
 
     def __cinit__(self):
         self.code = WORK_HOST
+        self.cost_ = -1
 
     def __init__(self, str kind not None, run):
         self.kind = kind
