@@ -138,7 +138,7 @@ class StreamQueue(DriverQueue):
             # Behind its producer in the same stream it needs no wait, if nothing but the producer is in its way.
             timeline, epoch = open_waits[0]
             assert isinstance(timeline, Stream)
-            if epoch == timeline.issued and len(timeline.in_flight) < ENTRIES:
+            if epoch == timeline.issued and timeline.issued - timeline.reached < ENTRIES:
                 return timeline, []
         idle = [stream for stream in self._device.streams if stream.idle]
         # Half of the streams never carry a wait, so that independent work always finds one (M15).

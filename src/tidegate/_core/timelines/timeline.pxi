@@ -91,6 +91,8 @@ cdef class Timeline:
             return
         wait.at = NULL
         order_remove(&self.waits, &wait.node)
+        if self.standing is None:
+            return      # the collector has been here: those that stood before this one may be gone
         if wait.following is not None:
             wait.following.before = wait.before
         if wait.before != NULL:

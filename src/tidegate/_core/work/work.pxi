@@ -23,6 +23,10 @@ cdef class Work:
         """Bytes moved by built-in work, or None where user code runs. Drivers decide by it what may run in place (M34)."""
         return None if self.cost_ < 0 else self.cost_
 
+    def __init__(self, str kind=None):
+        if kind is not None:
+            self.kind = kind     # of a driver's own kind of work
+
 
 @cython.final
 cdef class Barrier(Work):

@@ -132,7 +132,7 @@ class MetalTimeline(EpochTimeline):
 
     # Ending --------------------------------------------------------------------------------------------------------
 
-    def oldest(self) -> Flight | None:
+    def next_over(self) -> Flight | None:
         """Return what will be over next, committed."""
         with self._lock:
             if not self.flights:
@@ -189,8 +189,8 @@ class MetalTimeline(EpochTimeline):
     def forget_failures(self) -> None:
         """Let go of those that have been asked for. Others may do the same at the same moment."""
         for epoch in list(self._failures):
-            still = self.in_flight.copy()
-            if not still or epoch < still[0].epoch:
+            still = self.oldest
+            if still is None or epoch < still.epoch:
                 self._failures.pop(epoch, None)
 
     def _see_committed(self, flight: Flight) -> int:

@@ -116,7 +116,7 @@ class Retirement:
     def _await_oldest(self) -> None:
         """Sleep until the oldest command buffer is over, unless what is armed is over already."""
         timeline = self._timeline
-        flight = timeline.oldest()
+        flight = timeline.next_over()
         if flight is None or (self._armed and self._armed[0] <= timeline.reached):
             return
         _native.wait_until_completed(flight.commands)

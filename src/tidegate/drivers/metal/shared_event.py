@@ -37,9 +37,9 @@ class EventBarrier(Work):
     """Signal foreign events on the GPU, then wait there for others."""
 
     __slots__ = ("signals", "waits")
-    kind = "event_barrier"
 
     def __init__(self, signals: Iterable[EventValue], waits: Iterable[EventValue]) -> None:
+        super().__init__("event_barrier")
         self.signals = tuple(signals)
         self.waits = tuple(waits)
 
