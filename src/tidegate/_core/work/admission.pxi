@@ -231,7 +231,6 @@ cdef void stand_in_line(Submission one) noexcept:
     enter_held(one)
     for index in range(wait_count(one)):
         wait = <Wait>wait_of(one, index)
-        wait.producer = None
         if wait.timeline.payload < wait.node.value and wait.at == NULL:
             wait.timeline.stand(wait)
 

@@ -61,6 +61,7 @@ cdef int send_behind(Submission one) except -1:
     producers = [(<Wait>wait_of(one, index)).producer for index in range(wait_count(one))]
     CORE_LOCK()
     if one.stage == READY:
+        forget_producers(one)
         recount(one)
         if one.open != 0 and one.pending_error is None:
             held = True
@@ -77,6 +78,13 @@ cdef int send_behind(Submission one) except -1:
             return retire(one, None)
         return send(one)
     return 0
+
+
+cdef void forget_producers(Submission one) noexcept:
+    """Step: it was not issued behind them, so their ends are not before its own. The caller holds them."""
+    cdef Py_ssize_t index
+    for index in range(wait_count(one)):
+        (<Wait>wait_of(one, index)).producer = None
 
 
 cdef void recount(Submission one) noexcept:

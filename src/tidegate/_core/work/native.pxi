@@ -54,6 +54,7 @@ cdef class Epochs:
     cdef PyObject *last
     cdef unsigned looks
     cdef bint is_known            # whether whoever looks after this device looks here
+    cdef bint is_stalled          # whether another thread is ending what must end first; then we are called
     cdef public object sink
     """Where its driver reports to; None before the device is connected."""
 
@@ -93,6 +94,11 @@ cdef class Epochs:
             found.append(one)
             one = one.next_in_flight
         return found
+
+    def _go_on(self):
+        """What had to end first has ended."""
+        self.is_stalled = False
+        surely(advance, (self,))
 
     def begin(self, Submission ticket not None):
         """Take the next epoch for `ticket`."""
@@ -189,7 +195,7 @@ cpdef advance(Epochs native):
 cdef int advance_by(Epochs native, uint64_t most) except -1:
     """The same, at most so many."""
     cdef uint64_t reached
-    cdef Submission one
+    cdef Submission one, other
     if native.first is None:
         return 0
     reached = reached_of(native)
@@ -198,12 +204,26 @@ cdef int advance_by(Epochs native, uint64_t most) except -1:
         one = native.first
         if one is None or one.epoch_ > reached:
             return 0
-        if not retire_counted(one):
-            leave_note(advance, (native,))    # another thread is ending what must end first, and will not come here
+        other = retire_counted(one)
+        if other is not None:
+            wait_to_go_on(native, other)
             return 0
         CORE_LOCK()
         leave_flight(native, one)   # unless another thread was faster
         CORE_UNLOCK()
+    return 0
+
+
+cdef int wait_to_go_on(Epochs native, Submission other) except -1:
+    """Another thread is ending what must end first, and will not come here: be told of its end."""
+    if native.is_stalled:
+        return 0
+    native.is_stalled = True
+    try:
+        subscribe(completion_of(other), 1, native._go_on, False)
+    except BaseException:
+        native._go_on()
+        raise
     return 0
 
 
@@ -218,17 +238,17 @@ cdef Submission open_producer(Submission one):
     return None
 
 
-cdef bint retire_counted(Submission one) except -1:
+cdef Submission retire_counted(Submission one):
     """Retire a submission whose epoch is over, what it was issued behind first; their epochs are over too (M17).
 
-    False: another thread is at one of them.
+    Returns the one at which another thread is, if there is one: the rest has to wait for that.
     """
     cdef Submission producer
     cdef list stack
     producer = open_producer(one)
     if producer is None and one.stage == ISSUED:
         retire(one, outcome_of(one))      # mostly
-        return True
+        return None
     stack = [one]
     while stack:
         one = <Submission>stack[len(stack) - 1]
@@ -237,13 +257,13 @@ cdef bint retire_counted(Submission one) except -1:
             continue
         producer = open_producer(one)
         if one.stage == FINISHING:
-            return False
+            return one
         if producer is not None:
             stack.append(producer)
             continue
         stack.pop()
         retire(one, outcome_of(one))
-    return True
+    return None
 
 
 cdef object outcome_of(Submission one):
