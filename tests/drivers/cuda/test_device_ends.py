@@ -31,12 +31,12 @@ def test_closing_beside_a_thread_that_sleeps_for_a_foreign_event_keeps_the_conte
         found.native.primary_context(0)  # the other library's own hold
         with found.parked(stream):
             points = [lowlevel.from_cuda_stream(found.device, stream) for _ in range(20)]
-            until(lambda: len(found.driver.sleepers._sides) == 0 and found.driver.sleepers._made)
+            sleepers = found.driver.sleepers
+            until(lambda: not sleepers._sides and sleepers._made and sleepers._threads)
             waiting = [point for point in points if not point.reached]
             assert waiting
             for queue in found.driver.all_streams():
                 queue.parked_until = 0
-            sleepers = found.driver.sleepers
             sleepers.stop()
             assert not sleepers.awake()
         until(sleepers.awake)
