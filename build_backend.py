@@ -140,21 +140,24 @@ class BuildExtensions(build_ext):
 
     def _build_by_zig(self, ext: Extension) -> None:
         """Compile and link in one go; the flags of the interpreter's own build are another compiler's."""
-        built = Path(self.get_ext_fullpath(ext.name))
+        built = Path(self.get_ext_fullpath(ext.name)).absolute()
         built.parent.mkdir(parents=True, exist_ok=True)
-        folders = dict.fromkeys([*ext.include_dirs, *(sysconfig.get_path(name) for name in ("include", "platinclude"))])
+        folders = [*ext.include_dirs, sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
         command = [
-            *(sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-fwrapv", "-DNDEBUG"),
+            *(sys.executable, "-m", "ziglang", "cc", "-shared", "-s", "-fPIC", "-fwrapv", "-DNDEBUG"),
             # For this kind of machine, not for this very one; and nothing that traps.
             *("-mcpu=baseline", "-fno-sanitize=undefined"),
             *ext.extra_compile_args,
-            *(f"-I{folder}" for folder in folders),
-            *ext.sources,
+            *(f"-I{Path(folder).absolute()}" for folder in dict.fromkeys(folders)),
+            *(str(Path(source).absolute()) for source in ext.sources),
             *("-o", str(built)),
             *_linking(),
         ]
-        caches = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), os.path.abspath(self.build_temp))
-        subprocess.run(command, env={**os.environ, **caches}, check=True)
+        # What it leaves lying about goes into the temporary folder, like what it keeps for the next time.
+        folder = Path(self.build_temp).absolute()
+        caches = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), str(folder))
+        if subprocess.run(command, cwd=folder, env={**os.environ, **caches}, check=False).returncode:
+            raise SystemExit("tidegate: the C compiler of ziglang failed: see above")
 
 
 def _linking() -> list[str]:
@@ -162,6 +165,9 @@ def _linking() -> list[str]:
     if sys.platform == "darwin":
         return ["-Wl,-undefined,dynamic_lookup"]
     if sys.platform == "win32":
-        abi = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
-        return [f"-L{Path(sys.base_prefix, 'libs')}", "-lpython{}{}{}".format(*sys.version_info[:2], abi)]
+        machine = {"win-amd64": "x86_64", "win-arm64": "aarch64", "win32": "x86"}[sysconfig.get_platform()]
+        library = "python{}{}{}".format(
+            *sys.version_info[:2], "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+        )
+        return ["-target", f"{machine}-windows-gnu", f"-L{Path(sys.base_prefix, 'libs')}", f"-l{library}"]
     return []

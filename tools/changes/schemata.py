@@ -50,9 +50,7 @@ def put_in(source: str, changes: Mapping[int, Change]) -> str:
 
 
 class _Writer:
-    def __init__(
-        self, source: str, changes: Mapping[int, Change], spans: Sequence[tuple[int, int, list[int]]]
-    ) -> None:
+    def __init__(self, source: str, changes: Mapping[int, Change], spans: Sequence[tuple[int, int, list[int]]]) -> None:
         self._source = source
         self._changes = changes
         self._spans = spans
