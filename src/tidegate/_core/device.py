@@ -25,7 +25,7 @@ from . import compiled, process
 from .background import deferred, runner
 from .buffer import Buffer
 from .checks import host_bytes_of
-from .compiled import Semaphore, Submission, abort_submission, call_driver, checked_timeout
+from .compiled import Semaphore, Submission, abort_submission, call_driver, checked_timeout, new_semaphore
 from .failures import brief
 from .kernel import Executable, Kernel
 from .lane import Lane
@@ -156,7 +156,7 @@ class Device(Workload):
     def create_semaphore(self, initial_value: int = 0, label: str = "") -> Semaphore:
         """Return a semaphore with the device's name in its label. It belongs to no device all the same."""
         name = self._label or self._uri
-        return Semaphore(initial_value, f"{name}/{label}" if label else "", _above=1)
+        return new_semaphore(initial_value, f"{name}/{label}" if label else "", 1)
 
     def semaphore_compatibility(self, semaphore: Semaphore) -> Compatibility:
         """Tell how this device waits for and signals a semaphore.

@@ -21,16 +21,8 @@ cdef class Semaphore:
     cdef Timeline timeline
     cdef object __weakref__
 
-    def __init__(self, initial_value=0, label="", *, int _above=0):
-        cdef uint64_t value = checked_value(
-            initial_value, None, f"semaphore {label!r}" if label else "a new semaphore"
-        )
-        cdef Timeline timeline = Timeline.__new__(Timeline)
-        timeline.payload = timeline.high = value
-        timeline.label = label
-        timeline.code = site_here(_above, &timeline.lasti)
-        self.timeline = timeline
-        timeline.owner = <PyObject *>self
+    def __init__(self, initial_value=0, label=""):
+        begin_timeline(self, initial_value, label, 0)
 
     def __del__(self):
         orphan(self.timeline, self)
@@ -158,6 +150,24 @@ cdef class Semaphore:
 
     def __reduce__(self):
         raise TypeError(f"{self.timeline.describe()} belongs to its process and cannot be pickled")
+
+
+cdef int begin_timeline(Semaphore semaphore, object initial_value, object label, int above) except -1:
+    cdef uint64_t value = checked_value(initial_value, None, f"semaphore {label!r}" if label else "a new semaphore")
+    cdef Timeline timeline = Timeline.__new__(Timeline)
+    timeline.payload = timeline.high = value
+    timeline.label = label
+    timeline.code = site_here(above, &timeline.lasti)
+    semaphore.timeline = timeline
+    timeline.owner = <PyObject *>semaphore
+    return 0
+
+
+def new_semaphore(initial_value, label, int above):
+    """Return a semaphore for the user; `above` is how many of our Python frames stand in between."""
+    cdef Semaphore semaphore = Semaphore.__new__(Semaphore)
+    begin_timeline(semaphore, initial_value, label, above)
+    return semaphore
 
 
 # Nobody is left who could signal (M12). What is garbage may still signal in its finalizers: those of one collection have

@@ -112,7 +112,7 @@ class GraphCommandBuffer:
             entry = table[slot]
             storage, offset = entry.locate()
             # As `Bound(...)`, in a third of the time.
-            found[slot] = _new(Bound, (storage.address + offset, entry.nbytes, storage.memory != "device"))  # type: ignore[attr-defined]
+            found[slot] = _new(Bound, (storage.address + offset, entry.nbytes, storage.memory != "device"))
         return found
 
     # Its instances ---------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ class CudaInterop(Interop):
         self.dlpack_device = (_CUDA, device.ordinal)
 
     def address(self, storage: Storage) -> int:
-        return storage.address  # type: ignore[attr-defined, no-any-return]
+        return storage.address
 
     def exported(self, storage: Storage, stream: object) -> None:
         block = getattr(storage, "block", None)

@@ -260,7 +260,7 @@ class _Worker:
 
 def transfer_of(ticket: Ticket, array: Any, storage: Storage, offset: int, nbytes: int, upload: bool) -> Transfer:
     """Return the transfer between an array and a range of a storage."""
-    address: int = storage.address  # type: ignore[attr-defined]
+    address: int = storage.address
     transfer = Transfer(ticket, array.ctypes.data, address + offset, nbytes, upload, (storage, array))
     transfer.visible = storage.memory != "device"
     return transfer
