@@ -138,7 +138,7 @@ def test_unknown_drivers_are_refused_in_these_words(fake: tuple[str, Fake]) -> N
     with pytest.raises(tg.UnsupportedError, match=r"^driver 'sim': the simulator is not part of this version$"):
         tg.open_device("sim")
     with pytest.raises(
-        tg.NotFoundError, match=rf"^there is no driver 'tpu'; the known ones are: cpu, cuda, {fake[0]}, metal"
+        tg.NotFoundError, match=rf"^there is no driver 'tpu'; the known ones are: cpu, .*{fake[0]}, .*metal"
     ) as caught:
         tg.open_device("tpu")
     assert caught.value.name == "tpu"  # type: ignore[attr-defined]
