@@ -30,7 +30,11 @@ addresses = ctypes.addressof(on), ctypes.addressof(ctypes.c_char.from_buffer(rea
 """For compiled code, which asks a function of its own."""
 
 
-def change_at(number: int) -> bool:
+for _needed in (on, reached):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))  # also by what goes after all modules
+
+
+def change_at(number: int, reached: mmap.mmap = reached, on: ctypes.c_int = on) -> bool:
     """Whether the program runs with this change."""
     reached[number] = 1
     return number == on.value

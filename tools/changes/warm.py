@@ -252,6 +252,7 @@ def _set_up_hypothesis() -> None:
 
 def main() -> None:
     die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background
     requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate._core import device as core_device
-from tidegate._core import process, scheduling
 from tidegate._core.device import Device
 from tidegate._core.workload import Workload
 from tidegate.drivers.cpu import device as cpu_device
 from tidegate.types import Health
 
-from .fault import Patch, fault
+from .fault import Patch, fault, planted
 
 # Closing ------------------------------------------------------------------------------------------------------------
 
@@ -19,13 +18,13 @@ from .fault import Patch, fault
 @fault("M35", killed_by="test_ends::test_close_aborts_what_waits_for_something_else")
 def aborts_nothing_at_close(patch: Patch) -> None:
     """`close` waits for held work, whoever that waits for."""
-    patch.method(Workload, "_doomed_locked", lambda self: [])
+    patch.method(Workload, "_doomed_submissions", lambda self: [])
 
 
 @fault("M35", killed_by="test_ends::test_close_drains_issued_work_and_what_follows_from_it_alone")
 def aborts_everything_held_at_close(patch: Patch) -> None:
     """`close` gives up held work that running work would have set free."""
-    patch.method(Workload, "_doomed_locked", lambda self: self._held_locked())
+    patch.method(Workload, "_doomed_submissions", lambda self: self._held_submissions())
 
 
 @fault("M35", killed_by="test_ends::test_close_over_its_time_names_what_still_runs_and_may_be_called_again")
@@ -35,28 +34,27 @@ def drains_nothing_at_close(patch: Patch) -> None:
     patch.method(cpu_device, "_CLOSE_PATIENCE", 0.0)
 
 
-@fault("M35", killed_by="test_ends::test_leaving_the_with_block_closes")
-def takes_work_after_close(patch: Patch) -> None:
-    """A closed device takes work that needs no worker."""
-    real = scheduling.submit
-
-    def submit(submission: Any, wait: Any, signal: Any) -> Any:
-        submission._device._refusal = None
-        return real(submission, wait, signal)
-
-    patch.function(real, submit)
+planted(
+    "takes-work-after-close",
+    "A closed device takes work that needs no worker.",
+    "M35",
+    killed_by="test_ends::test_leaving_the_with_block_closes",
+    room="work/admission.pxi",
+    before="workload.state != OPEN and not (workload.state == CLOSING and one._nested)",
+    after="workload.state != OPEN and one.work_code == WORK_HOST",
+)
 
 
 @fault("M35", killed_by="test_ends::test_closing_one_device_leaves_the_others_alone")
 def closes_its_neighbours(patch: Patch) -> None:
     """`close` gives up what is held on other devices too."""
-    real = Workload._doomed_locked
+    real = Workload._doomed_submissions
 
     def doomed(self: Any) -> list[Any]:
         others = [device for device in core_device.open_devices() if device is not self]
-        return real(self) + [held for device in others for held in device._held_locked()]
+        return real(self) + [held for device in others for held in device._held_submissions()]
 
-    patch.method(Workload, "_doomed_locked", doomed)
+    patch.method(Workload, "_doomed_submissions", doomed)
 
 
 # A lost device ------------------------------------------------------------------------------------------------------
@@ -68,11 +66,11 @@ def leaves_held_work_on_a_lost_device(patch: Patch) -> None:
     real = Workload._lose
 
     def lose(self: Any, cause: BaseException) -> None:
-        held, self._held = self._held, type(self._held)()
+        self._held_submissions = list  # type: ignore[method-assign]
         try:
             real(self, cause)
         finally:
-            self._held = held
+            del self._held_submissions
 
     patch.method(Workload, "_lose", lose)
 
@@ -98,7 +96,12 @@ def looks_healthy_when_lost(patch: Patch) -> None:
 # A forked child -----------------------------------------------------------------------------------------------------
 
 
-@fault("M37", killed_by="test_process_ends::test_a_forked_child_is_refused_what_its_parent_made_and_takes_nothing_away")
-def takes_a_fork_for_a_thread(patch: Patch) -> None:
-    """A forked child may use what its parent made."""
-    patch.function(process.refuse_forked, lambda owner, what: None)
+planted(
+    "takes-a-fork-for-a-thread",
+    "A forked child may use what its parent made.",
+    "M37",
+    killed_by="test_process_ends::test_a_forked_child_is_refused_what_its_parent_made_and_takes_nothing_away",
+    room="compiled.pyx",
+    before="generation += 1",
+    after="pass",
+)

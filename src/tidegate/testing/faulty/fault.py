@@ -1,8 +1,12 @@
 """What a fault is: a name, the rules it breaks, the test that must catch it, and how it is put in.
 
-A fault changes functions and methods of the core or of a driver, for as long as it is applied, and puts everything back
-afterwards. It names what it changes; if that is no longer there, applying it raises, so that a fault cannot rot
-into one that does nothing.
+A fault of Python code changes functions and methods of the core or of a driver, for as long as it is applied, and puts
+everything back afterwards. It names what it changes; if that is no longer there, applying it raises, so that a fault
+cannot rot into one that does nothing.
+
+A fault of compiled code is an edit of its text. It needs a build of its own: `tools/faulty.py` makes one that holds all of
+them, switched off, and `apply` switches one on there. A text that is not found exactly once ends that build, and fails
+a test of ours.
 """
 
 from __future__ import annotations
@@ -10,18 +14,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate import _core
-from tidegate._core import express
 from tidegate.drivers import cpu, cuda
-from tidegate.errors import NotFoundError
+from tidegate.errors import FailedPreconditionError, NotFoundError
 from tidegate.testing import streams
 
-__all__ = ["FAULTS", "Fault", "Patch", "fault", "streams"]
+__all__ = ["FAULTS", "Edit", "Fault", "Patch", "fault", "planted", "streams"]
 
 # All of it, before anything is changed: a module imported meanwhile would take over a wrong function for good.
 for _package in (_core, cpu, cuda):
@@ -86,6 +90,22 @@ def _is(entry: object, original: object) -> bool:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """A change of compiled code.
+
+    Attributes:
+        room: The file, from the folder of the core.
+        before: Statements or an expression of it, there exactly once.
+        after: What stands there instead.
+
+    """
+
+    room: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class Fault:
     """One way to be wrong.
 
@@ -95,6 +115,8 @@ class Fault:
         rules: The rules of the model that it breaks.
         killed_by: The conformance test that must catch it, as `module::test`.
         base: The conformance subject that has the fault.
+        edit: What it is in compiled code, None for a fault of Python code.
+        number: Of a fault of compiled code, in a build that has all of them.
 
     """
 
@@ -103,7 +125,9 @@ class Fault:
     rules: tuple[str, ...]
     killed_by: str
     base: str
-    _spoil: Callable[[Patch], None] = field(repr=False)
+    edit: Edit | None = None
+    number: int = 0
+    _spoil: Callable[[Patch], None] | None = field(default=None, repr=False)
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -112,15 +136,31 @@ class Fault:
         Raises:
             NotFoundError: what the fault changes is no longer there.
             AttributeError: likewise.
+            FailedPreconditionError: it is one of compiled code, and this build has none.
 
         """
+        if self._spoil is None:
+            switch_on = self._switch()
+            switch_on(self.number)
+            try:
+                yield
+            finally:
+                switch_on(0)
+            return
         patch = Patch()
         try:
-            with express.closed():  # a fault in Python is none for what goes by C
-                self._spoil(patch)
-                yield
+            self._spoil(patch)
+            yield
         finally:
             patch.undo()
+
+    def _switch(self) -> Callable[[int], None]:
+        try:
+            return importlib.import_module("tidegate._switch").switch_on  # type: ignore[no-any-return]
+        except ImportError:
+            raise FailedPreconditionError(
+                f"{self.name} is a fault of compiled code: `python tools/faulty.py {self.name}` builds it and runs its test"
+            ) from None
 
 
 FAULTS: dict[str, Fault] = {}
@@ -130,10 +170,22 @@ def fault(*rules: str, killed_by: str, base: str = "cpu") -> Callable[[Callable[
     """Make a fault of a function that puts it in; its name and its docstring are the fault's."""
 
     def make(spoil: Callable[[Patch], None]) -> Fault:
-        name = spoil.__name__.replace("_", "-")
-        assert name not in FAULTS, f"two faults are called {name}"
-        made = Fault(name, " ".join((spoil.__doc__ or "").split()), rules, killed_by, base, spoil)
-        FAULTS[name] = made
-        return made
+        description = " ".join((spoil.__doc__ or "").split())
+        return _known(Fault(spoil.__name__.replace("_", "-"), description, rules, killed_by, base, _spoil=spoil))
 
     return make
+
+
+def planted(
+    name: str, description: str, *rules: str, killed_by: str, room: str, before: str, after: str, base: str = "cpu"
+) -> Fault:
+    """Make a fault of an edit of compiled code. Both texts may be indented as it suits."""
+    edit = Edit(room, textwrap.dedent(before).strip(), textwrap.dedent(after).strip())
+    number = 1 + sum(known.edit is not None for known in FAULTS.values())
+    return _known(Fault(name, description, rules, killed_by, base, edit, number))
+
+
+def _known(made: Fault) -> Fault:
+    assert made.name not in FAULTS, f"two faults are called {made.name}"
+    FAULTS[made.name] = made
+    return made

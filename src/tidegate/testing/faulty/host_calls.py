@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 from tidegate._core import operations, workload
+from tidegate._core.compiled import retire_submission
 from tidegate._core.host_calls import HostCallPool
 from tidegate._core.operations import Operations
-from tidegate._core.retirement import retire
 from tidegate._core.thread_state import thread_state
 from tidegate.drivers.cpu.command_buffer import PLANS
 from tidegate.drivers.cpu.queue import CpuQueue
@@ -44,7 +44,7 @@ def lets_an_exit_end_the_worker(patch: Patch) -> None:
             submission._result = work.run()
         except Exception as raised:
             error = raised
-        retire(submission, error)
+        retire_submission(submission, error)
 
     patch.function(workload._host_task, host_task)
 

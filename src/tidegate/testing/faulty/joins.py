@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._core import following, retirement, starvation
+from tidegate._core import following, starvation
 from tidegate._core.starvation import Starvation
-from tidegate._core.submission import RETIRED
 from tidegate._core.workload import Workload
 from tidegate.driver import Free
 from tidegate.drivers.cuda.queue import CudaQueue
 from tidegate.drivers.metal.queue import MetalQueue
 
-from .fault import Patch, fault
+from .fault import Patch, fault, planted
 
 # A device knows of the end of one queue, and not yet of another that it was behind -----------------------------------
 
@@ -34,21 +33,18 @@ def lands_before_what_it_was_behind(patch: Patch) -> None:
     patch.method(MetalQueue, "_encode", encode)
 
 
-@fault(
+planted(
+    "leaves-what-it-was-promised-open",
+    "Work whose epoch is over is retired at once, and what it was issued behind some time later.",
     "M3",
     "M17",
     killed_by="test_joins_that_fail::test_a_join_that_nobody_looked_at_fails_with_the_kernel_that_failed_before"
     "[fill-large]",
     base="streams",
+    room="work/retirement.pxi",
+    before="if producer is not None:",
+    after="",
 )
-def leaves_what_it_was_promised_open(patch: Patch) -> None:
-    """Work whose epoch is over is retired at once, and what it was issued behind some time later."""
-
-    def retire_counted(submission: Any) -> None:
-        if submission._stage != RETIRED:
-            retirement.retire(submission, retirement._outcome(submission))
-
-    patch.function(retirement._retire_counted, retire_counted)
 
 
 # Work is done in place behind what is over and not retired ----------------------------------------------------------
@@ -134,4 +130,4 @@ def takes_a_free_for_the_only_help(patch: Patch) -> None:
 )
 def hopes_for_help_that_waits_for_it(patch: Patch) -> None:
     """An allocation starves for ever, because held work that would give memory back waits for that allocation."""
-    patch.function(following.dependents_locked, lambda producers: set())
+    patch.function(following.dependents, lambda producers: set())
