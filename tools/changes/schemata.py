@@ -9,11 +9,13 @@ A change inside of what another change replaces stays switchable in the original
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 SWITCH = "change_at"
+_HEAD = re.compile(r"(?:if|for|while|with|try)\b")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class _Writer:
                 original = f"(({change.text}) if {SWITCH}({number}) else ({original}))"
             return original
         column = start - (self._source.rfind("\n", 0, start) + 1)
-        if any("\n" in change.text for _, change in changes) or _is_compound(original):
+        if any(map(_is_compound, [original, *(change.text for _, change in changes)])):
             blocks = [(f"if {SWITCH}({number}):", textwrap.dedent(change.text)) for number, change in changes]
             blocks.append(("else:", textwrap.dedent(" " * column + original)))
             lines = [f"{head}\n{textwrap.indent(block, '    ')}" for head, block in blocks]
@@ -87,11 +89,11 @@ class _Writer:
 
 
 def _is_compound(statements: str) -> bool:
-    """Whether something stands below another statement's colon, or several statements below one another."""
+    """Whether something stands below a colon, or several statements below one another."""
     lines = [line for line in statements.splitlines() if line.strip()]
     depth = 0
     for number, line in enumerate(lines):
-        if number and depth == 0:
+        if depth == 0 and (number or _HEAD.match(line)):
             return True
         depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
     return False

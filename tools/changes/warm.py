@@ -71,7 +71,7 @@ def _take_reached() -> list[int]:
     return _switch.take_reached()
 
 
-def _switch_on(request: dict[str, Any]) -> None:
+def _switch_on(request: dict[str, Any], entered: contextlib.ExitStack) -> None:
     if request.get("change"):
         from tidegate import _switch
 
@@ -79,7 +79,7 @@ def _switch_on(request: dict[str, Any]) -> None:
     if request.get("fault"):
         from tidegate.testing.faulty import FAULTS
 
-        FAULTS[request["fault"]].apply().__enter__()
+        entered.enter_context(FAULTS[request["fault"]].apply())
 
 
 @dataclass
@@ -220,9 +220,10 @@ class Serving:
         resource.setrlimit(resource.RLIMIT_AS, (request["memory"], request["memory"]))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         reporter = Reporter(pipe, request)
+        entered = contextlib.ExitStack()
         try:
             items = [self._items[test] for test in request["tests"]]
-            _switch_on(request)
+            _switch_on(request, entered)
         except Exception as error:
             reporter.tell(broken=f"{type(error).__name__}: {error}"[:300])
             return

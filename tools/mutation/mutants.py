@@ -42,7 +42,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # With a GIL they are nothing; what a build checks by them, a test of its own does.
 _NOTHING = frozenset({"CORE_LOCK", "CORE_UNLOCK"})
 _RESULT = re.compile(r"\s*cp?def\s+(?:inline\s+)?(.*?)(\**)\s*\w+\(")
-_CAST = r"<[A-Za-z_][\w ]*\**\??>|(?<=[(\s])&"
+_CAST = r"<[A-Za-z_][\w ]*\**\??>|(?<=[(\s])&(?!\s)"
 _CASTS = re.compile(rf"(?:{_CAST})+\Z")
 _SIZES = frozenset({"__hash__", "__len__"})
 _NUMBERS = re.compile(r"(?:u?int\d*(?:_t)?|Py_ssize_t|long long|double)\Z")

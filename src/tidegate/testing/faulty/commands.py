@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tidegate import driver
+from tidegate._core.kernel import Function
 from tidegate._core.recording import CommandBuffer
 from tidegate.drivers.cpu import command_buffer
 from tidegate.drivers.cpu.transfers import bytes_of
@@ -109,7 +111,7 @@ def forgets_that_execute_writes(patch: Patch) -> None:
 
     def execute(self: Any, *arguments: Any) -> Any:
         work, touched, _ = real(self, *arguments)
-        return work, touched, []
+        return work, touched, ()
 
     patch.method(CommandBuffer, "_execute", execute)
 
@@ -117,33 +119,44 @@ def forgets_that_execute_writes(patch: Patch) -> None:
 # Bindings -----------------------------------------------------------------------------------------------------------
 
 
+def with_table(table_of: Callable[[Any], tuple[Any, ...]]) -> Callable[..., Any]:
+    """Return a plan that runs a recording over another binding table."""
+    plan = command_buffer.plan_execute
+
+    def plan_execute(device: Any, work: Any, table: Any) -> Any:
+        return plan(device, driver.Execute(work.recording, work.prepared, table_of(work), work.cost), table)
+
+    return plan_execute
+
+
 @fault("M31", "M18", killed_by="test_bindings::test_the_binding_table_is_captured_during_the_call")
 def captures_the_table_late(patch: Patch) -> None:
     """The binding table is read when the work is issued, from the caller's own list."""
-    real = CommandBuffer._execute
+    execute, plan = CommandBuffer._execute, command_buffer.plan_execute
+    given: dict[int, Any] = {}
 
-    def execute(self: Any, device: Any, bindings: Any) -> Any:
-        work, touched, written = real(self, device, bindings)
-        work.table = bindings
-        return work, touched, written
+    def execute_later(self: Any, device: Any, bindings: Any) -> Any:
+        prepared = execute(self, device, bindings)
+        given[id(prepared[0])] = bindings
+        return prepared
 
-    patch.method(CommandBuffer, "_execute", execute)
+    patch.method(CommandBuffer, "_execute", execute_later)
+    patch.function(plan, with_table(lambda work: tuple(given.get(id(work), work.table))))
 
 
 @fault("M31", "M29", killed_by="test_commands::test_one_command_buffer_runs_on_two_queues_at_once_with_other_bindings")
 def shares_one_table(patch: Patch) -> None:
     """A command buffer has room for one binding table: that of the last call serves all that are still to run."""
-    real = CommandBuffer._execute
-    tables: dict[int, list[Any]] = {}
+    execute, plan = CommandBuffer._execute, command_buffer.plan_execute
+    last: dict[int, Any] = {}
 
-    def execute(self: Any, *arguments: Any) -> Any:
-        work, touched, written = real(self, *arguments)
-        shared = tables.setdefault(id(self), [])
-        shared[:] = work.table
-        work.table = shared  # type: ignore[assignment]
-        return work, touched, written
+    def execute_noting(self: Any, *arguments: Any) -> Any:
+        prepared = execute(self, *arguments)
+        last[id(prepared[0].recording)] = prepared[0].table
+        return prepared
 
-    patch.method(CommandBuffer, "_execute", execute)
+    patch.method(CommandBuffer, "_execute", execute_noting)
+    patch.function(plan, with_table(lambda work: last.get(id(work.recording), work.table)))
 
 
 @fault("M31", "M16", killed_by="test_bindings::test_a_slot_without_an_entry_is_refused_at_execute")
@@ -203,24 +216,18 @@ def reads_indirect_counts_too_early(patch: Patch) -> None:
 @fault("M18", "M31", killed_by="test_dispatch::test_bindings_and_constants_are_captured_during_the_call")
 def captures_constants_late(patch: Patch) -> None:
     """A dispatch refers to the caller's list of constants, and converts them when it runs."""
-    real = driver.Dispatch.__init__
-    given: list[Any] = []
+    convert, plan = Function.convert_constants, command_buffer.plan_dispatch
+    given: dict[int, Callable[[], Any]] = {}
 
-    def init(self: Any, function: Any, workgroups: Any, bindings: Any, constants: Any, local_memory: Any) -> None:
-        real(self, function, workgroups, bindings, given.pop() if given else constants, local_memory)
-
-    patch.method(driver.Dispatch, "__init__", init)
-    _note_constants(patch, given)
-
-
-def _note_constants(patch: Patch, given: list[Any]) -> None:
-    from tidegate._core.kernel import Function
-
-    real = Function.convert_constants
-
-    def convert(self: Any, constants: Any) -> Any:
-        converted = real(self, constants)
-        given[:] = [constants]
+    def convert_constants(self: Any, constants: Any) -> Any:
+        converted = convert(self, constants)
+        given[id(converted)] = partial(convert, self, constants)
         return converted
 
-    patch.method(Function, "convert_constants", convert)
+    def plan_dispatch(device: Any, work: Any, table: Any) -> Any:
+        constants = given.get(id(work.constants), lambda: work.constants)()
+        late = driver.Dispatch(work.function, work.workgroups, work.bindings, constants, work.local_memory)
+        return plan(device, late, table)
+
+    patch.method(Function, "convert_constants", convert_constants)
+    patch.function(plan, plan_dispatch)

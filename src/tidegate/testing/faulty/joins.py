@@ -6,7 +6,6 @@ from typing import Any
 
 from tidegate._core import following, starvation
 from tidegate._core.starvation import Starvation
-from tidegate._core.workload import Workload
 from tidegate.driver import Free
 from tidegate.drivers.cuda.queue import CudaQueue
 from tidegate.drivers.metal.queue import MetalQueue
@@ -41,9 +40,9 @@ planted(
     killed_by="test_joins_that_fail::test_a_join_that_nobody_looked_at_fails_with_the_kernel_that_failed_before"
     "[fill-large]",
     base="streams",
-    room="work/retirement.pxi",
-    before="if producer is not None:",
-    after="",
+    room="work/native.pxi",
+    before="wait.producer is not None and wait.producer.stage != RETIRED",
+    after="False",
 )
 
 
@@ -85,20 +84,18 @@ def reads_what_is_still_to_arrive(patch: Patch) -> None:
 # Allocations that starve ---------------------------------------------------------------------------------------------
 
 
-@fault(
+planted(
+    "does-not-listen-for-help-that-goes-down-later",
+    "While allocations starve, the device is not asked to tell of work that is issued from then on.",
     "M22",
     "M40",
     killed_by="test_starving::test_whoever_waits_for_what_starves_learns_of_help_that_comes_later"
     "[close_under_a_held_kernel-by_a_callback]",
     base="streams",
+    room="work/issue.pxi",
+    before="listened_to or one.epoch_ % HOUSEKEEPING == 0 or one.workload._starving",
+    after="listened_to or one.epoch_ % HOUSEKEEPING == 0",
 )
-def does_not_listen_for_help_that_goes_down_later(patch: Patch) -> None:
-    """While allocations starve, the device is not asked to tell of work that is issued from then on."""
-
-    def count(self: Any, submission: Any, timeline: Any) -> None:
-        self._poller.timelines.add(timeline)
-
-    patch.method(Workload, "_count", count)
 
 
 @fault(

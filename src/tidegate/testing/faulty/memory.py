@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tidegate._core import operations, scheduling
-from tidegate._core.buffer import FREED, Buffer, FreeRequest, Memory
-from tidegate._core.retirement import retire
+from tidegate._core import operations
+from tidegate._core.buffer import Buffer
+from tidegate._core.compiled import Memory
 from tidegate._core.starvation import Starvation
-from tidegate._core.workload import Workload
 from tidegate.drivers.block_pool import BlockPool
 from tidegate.drivers.cpu.memory import CpuStorage
 
-from .fault import Patch, fault
+from .fault import Patch, fault, planted
 
 # Allocating and freeing ---------------------------------------------------------------------------------------------
 
@@ -32,69 +31,84 @@ def allocates_at_the_call(patch: Patch) -> None:
     patch.function(real, new_memory)
 
 
-@fault("M23", killed_by="test_allocation::test_a_free_takes_effect_when_its_wait_is_met_and_not_before")
-def frees_early(patch: Patch) -> None:
-    """`free` takes the storage at the call; only its signal waits."""
-    real = FreeRequest.__init__
+planted(
+    "frees-early",
+    "`free` takes the storage at the call; only its signal waits.",
+    "M23",
+    killed_by="test_allocation::test_a_free_takes_effect_when_its_wait_is_met_and_not_before",
+    room="work/work.pxi",
+    before="block.freed_by = <PyObject *>self",
+    after="""
+        block.freed_by = <PyObject *>self
+        block.storage = None
+    """,
+)
 
-    def init(self: Any, memory: Memory) -> None:
-        real(self, memory)
-        memory.storage = None
+planted(
+    "frees-after-a-failed-wait",
+    "A free whose wait fails takes the buffer all the same.",
+    "M23",
+    "M17",
+    killed_by="test_allocation::test_a_free_whose_wait_fails_leaves_the_buffer_there",
+    room="work/work.pxi",
+    before="work.block.freed_by = NULL",
+    after="work.block.phase = FREED",
+)
 
-    patch.method(FreeRequest, "__init__", init)
+planted(
+    "frees-twice",
+    "A second free is taken although the first is still held, and takes the storage from under it.",
+    "M23",
+    killed_by="test_allocation::test_a_second_free_while_one_is_held_fails_its_signals_and_the_first_goes_on",
+    room="work/work.pxi",
+    before="memory.freed_by != <PyObject *>self or memory.phase == FREED",
+    after="memory.phase == FREED",
+)
 
+planted(
+    "takes-work-on-freed-memory",
+    "A buffer that was freed may be named in new work, which fails some time later.",
+    "M23",
+    killed_by="test_allocation::test_every_use_after_a_free_is_refused",
+    room="memory/memory.pxi",
+    before="self.phase == FREED",
+    after="False",
+)
 
-@fault("M23", "M17", killed_by="test_allocation::test_a_free_whose_wait_fails_leaves_the_buffer_there")
-def frees_after_a_failed_wait(patch: Patch) -> None:
-    """A free whose wait fails takes the buffer all the same."""
+planted(
+    "closes-under-the-work",
+    "Closing a buffer takes its storage at once, although held work is to use it.",
+    "M18",
+    killed_by="test_lifetimes::test_a_buffer_closed_while_work_waits_for_it_still_serves_that_work",
+    room="memory/memory.pxi",
+    before="self.uses == 0",
+    after="True",
+)
 
-    def undo(self: Any, _error: BaseException) -> None:
-        self._memory.storage, self._memory.phase = None, FREED
-
-    patch.method(FreeRequest, "undo", undo)
-
-
-@fault("M23", killed_by="test_allocation::test_a_second_free_while_one_is_held_fails_its_signals_and_the_first_goes_on")
-def frees_twice(patch: Patch) -> None:
-    """A second free is taken although the first is still held, and takes the storage from under it."""
-    real = FreeRequest.release
-
-    def release(self: Any) -> Any:
-        self._memory.freed_by = self
-        return real(self)
-
-    patch.method(FreeRequest, "release", release)
-
-
-@fault("M23", killed_by="test_allocation::test_every_use_after_a_free_is_refused")
-def takes_work_on_freed_memory(patch: Patch) -> None:
-    """A buffer that was freed may be named in new work, which fails some time later."""
-    patch.method(Memory, "refuse_unusable", lambda self: None)
-
-
-@fault("M18", killed_by="test_lifetimes::test_a_buffer_closed_while_work_waits_for_it_still_serves_that_work")
-def closes_under_the_work(patch: Patch) -> None:
-    """Closing a buffer takes its storage at once, although held work is to use it."""
-
-    def close(self: Memory) -> None:
-        self.closed, self.storage = True, None
-
-    patch.method(Memory, "close", close)
-
-
-@fault("M18", killed_by="test_lifetimes::test_closing_a_buffer_takes_effect_when_its_last_use_ends")
-def never_ends_a_use(patch: Patch) -> None:
-    """A buffer closed while work used it is never given back."""
-    patch.method(Memory, "end_use", lambda self: None)
-
+planted(
+    "never-ends-a-use",
+    "A buffer closed while work used it is never given back.",
+    "M18",
+    killed_by="test_lifetimes::test_closing_a_buffer_takes_effect_when_its_last_use_ends",
+    room="memory/memory.pxi",
+    before="memory.uses -= 1",
+    after="pass",
+)
 
 # Running out --------------------------------------------------------------------------------------------------------
 
 
-@fault("M22", killed_by="test_budgets::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
-def gives_up_when_memory_is_short(patch: Patch) -> None:
-    """An allocation that finds no room fails at once, although a free is on its way."""
-    patch.method(Workload, "_starve", lambda self, submission, error: retire(submission, error))
+_STARVE = "return starve(one, error) if take_back(one) else 0"
+
+planted(
+    "gives-up-when-memory-is-short",
+    "An allocation that finds no room fails at once, although a free is on its way.",
+    "M22",
+    killed_by="test_budgets::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires",
+    room="work/issue.pxi",
+    before=_STARVE,
+    after="return retire(one, error)",
+)
 
 
 @fault("M22", "M24", killed_by="test_budgets::test_an_allocation_that_does_not_fit_now_is_retried_when_a_free_retires")
@@ -106,14 +120,21 @@ def never_tries_again(patch: Patch) -> None:
 @fault("M22", "M40", killed_by="test_budgets::test_running_out_of_memory_fails_the_signals_and_nothing_else")
 def waits_for_memory_that_will_not_come(patch: Patch) -> None:
     """An allocation that nothing in flight can help waits for ever."""
-    patch.method(Starvation, "_help_comes_locked", lambda self: True)
+    patch.method(Starvation, "_help_comes", lambda self: True)
 
 
-@fault("M22", killed_by="test_budgets::test_running_out_of_memory_fails_the_signals_and_nothing_else")
-def takes_out_of_memory_for_the_end(patch: Patch) -> None:
-    """Running out of memory takes the whole device down."""
-    patch.method(Workload, "_starve", lambda self, submission, error: self._lose(error))
-
+planted(
+    "takes-out-of-memory-for-the-end",
+    "Running out of memory takes the whole device down.",
+    "M22",
+    killed_by="test_budgets::test_running_out_of_memory_fails_the_signals_and_nothing_else",
+    room="work/issue.pxi",
+    before=_STARVE,
+    after="""
+        one.workload._lose(error)
+        return 0
+    """,
+)
 
 # Pools --------------------------------------------------------------------------------------------------------------
 
@@ -145,29 +166,25 @@ def reuses_what_is_mapped(patch: Patch) -> None:
 # What the host sees -------------------------------------------------------------------------------------------------
 
 
-@fault("M26", killed_by="test_host_reads::test_a_host_read_waits_for_a_held_write")
-def reads_before_the_write(patch: Patch) -> None:
-    """A host read takes what is there, whatever has been submitted."""
-    patch.method(Memory, "pending_write", lambda self: None)
+planted(
+    "reads-before-the-write",
+    "A host read takes what is there, whatever has been submitted.",
+    "M26",
+    killed_by="test_host_reads::test_a_host_read_waits_for_a_held_write",
+    room="memory/memory.pxi",
+    before="return None if self.last_write == NULL else <object>self.last_write",
+    after="return None",
+)
 
-
-@fault(
+planted(
+    "follows-the-first-write",
+    "A host read is ordered after the oldest write that was still open, not after the last.",
     "M26",
     killed_by="test_host_reads::test_a_host_read_follows_the_write_submitted_last_and_not_the_one_that_ended_last",
+    room="work/admission.pxi",
+    before="memory.last_write = <PyObject *>one",
+    after="if memory.last_write == NULL: memory.last_write = <PyObject *>one",
 )
-def follows_the_first_write(patch: Patch) -> None:
-    """A host read is ordered after the oldest write that was still open, not after the last."""
-    real = scheduling.submit
-
-    def submit(submission: Any, wait: Any, signal: Any) -> Any:
-        before = {memory: memory.last_write for memory in submission._writes}
-        made = real(submission, wait, signal)
-        for memory, write in before.items():
-            if write is not None:
-                memory.last_write = write
-        return made
-
-    patch.function(real, submit)
 
 
 @fault("M25", killed_by="test_mapping::test_a_map_for_reading_shows_the_bytes_and_cannot_be_written")

@@ -12,6 +12,7 @@ from tidegate.drivers.cpu.queue import _Task
 from tidegate.drivers.cpu.transfers import bytes_of
 from tidegate.drivers.cuda import stream as cuda_stream
 
+from .commands import with_table
 from .fault import Patch, fault, streams
 
 _CAUGHT = "test_random_programs::test_a_random_program_does_what_numpy_does"
@@ -49,13 +50,8 @@ def orders_nothing_across_streams(patch: Patch) -> None:
 def executes_by_the_first_table(patch: Patch) -> None:
     """A command buffer that is used again runs over the bindings that it had the first time."""
     tables: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-    real = command_buffer.plan_execute
-
-    def plan_execute(device: Any, work: Any, table: Any) -> Any:
-        work.table = tables.setdefault(work.recording, work.table)
-        return real(device, work, table)
-
-    patch.function(real, plan_execute)
+    first = with_table(lambda work: tables.setdefault(work.recording, work.table))
+    patch.function(command_buffer.plan_execute, first)
 
 
 @fault("M30", killed_by=_CAUGHT)

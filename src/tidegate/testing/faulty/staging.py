@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from tidegate._core.compiled import when_over
 from tidegate._core.staging import StagingBuffer, StagingRange
-from tidegate._core.subscription import when_over
 from tidegate.errors import ResourceExhaustedError
 
 from .fault import Patch, fault

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 
 from tidegate import driver
-from tidegate._core import checks, files, retirement
-from tidegate._core.buffer import host_bytes_of
+from tidegate._core import checks, files
 from tidegate.drivers.cpu import transfers
 from tidegate.drivers.cpu.transfers import bytes_of
 
-from .fault import Patch, fault
+from .fault import Patch, fault, planted
 
 # Bytes --------------------------------------------------------------------------------------------------------------
 
@@ -78,13 +76,13 @@ def ignores_the_offset_of_a_subspan(patch: Patch) -> None:
 @fault("M27", "M16", killed_by="test_transfer::test_an_overlapping_copy_is_refused_at_the_call")
 def copies_over_itself(patch: Patch) -> None:
     """Copies that overlap are taken."""
-    patch.function(checks.checked_copy, lambda source, target: None)
+    patch.function(checks.check_copy, lambda source, target: None)
 
 
 @fault("M27", "M16", killed_by="test_transfer::test_a_fill_with_a_wrong_pattern_or_alignment_is_refused_at_the_call")
 def takes_misaligned_fills(patch: Patch) -> None:
     """A fill whose range is no multiple of its pattern is taken, and goes wrong later."""
-    patch.function(checks.checked_fill, lambda span, pattern: None)
+    patch.function(checks.check_fill, lambda span, pattern: None)
 
 
 # Time ---------------------------------------------------------------------------------------------------------------
@@ -97,39 +95,60 @@ def takes_misaligned_fills(patch: Patch) -> None:
 )
 def captures_an_update_late(patch: Patch) -> None:
     """An update refers to its source, and reads it when it runs."""
-    patch.function(checks.update_data, lambda data: host_bytes_of(data, "update"))
+    real = checks.update_data
+    sources: dict[int, Any] = {}
+
+    def update_data(data: Any) -> bytes:
+        captured = real(data)
+        sources[id(captured)] = checks.host_bytes_of(data, "update")
+        return captured
+
+    def plan_update(_device: Any, work: Any, table: Any) -> Any:
+        target = bytes_of(work.target.bind(table))
+        source = sources.get(id(work.data), np.frombuffer(work.data, np.uint8))
+        return lambda: np.copyto(target, source)
+
+    patch.function(real, update_data)
+    patch.function(transfers.plan_update, plan_update)
 
 
-@fault("M27", killed_by="test_upload_download::test_an_upload_borrows_its_array_and_holds_no_copy")
-def copies_what_it_should_borrow(patch: Patch) -> None:
-    """An upload takes a copy of its array at the call."""
-    real = driver.Upload.__init__
-    patch.method(driver.Upload, "__init__", lambda self, array, target: real(self, array.copy(), target))
+planted(
+    "copies-what-it-should-borrow",
+    "An upload takes a copy of its array at the call.",
+    "M27",
+    killed_by="test_upload_download::test_an_upload_borrows_its_array_and_holds_no_copy",
+    room="work/operations.pxi",
+    before="work.array = source",
+    after="work.array = source.copy()",
+)
 
+planted(
+    "gives-a-borrowed-array-back-early",
+    "An upload keeps the address of its array, and not the array.",
+    "M27",
+    "M18",
+    killed_by="test_upload_download::test_an_upload_keeps_its_array_until_it_retires_and_no_longer",
+    room="work/operations.pxi",
+    before="work.array = source",
+    after="""
+        import ctypes, numpy
+        where = (ctypes.c_uint8 * source.nbytes).from_address(source.ctypes.data)
+        work.array = numpy.frombuffer(where, numpy.uint8)
+    """,
+)
 
-@fault("M27", "M18", killed_by="test_upload_download::test_an_upload_keeps_its_array_until_it_retires_and_no_longer")
-def gives_a_borrowed_array_back_early(patch: Patch) -> None:
-    """An upload keeps the address of its array, and not the array."""
-    real = driver.Upload.__init__
-
-    def init(self: Any, array: Any, target: Any) -> None:
-        where = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-        real(self, np.frombuffer(where, np.uint8), target)
-
-    patch.method(driver.Upload, "__init__", init)
-
-
-@fault("M18", killed_by="test_lifetimes::test_work_that_is_over_keeps_nothing_even_if_its_handle_lives")
-def keeps_what_it_used(patch: Patch) -> None:
-    """Work that is over stays in a list, with the arrays and buffers it used."""
-    real = retirement._let_go
-    kept: list[Any] = []
-
-    def let_go(submission: Any) -> None:
-        kept.append(submission._work)
-        real(submission)
-
-    patch.function(real, let_go)
+planted(
+    "keeps-what-it-used",
+    "Work that is over stays in a list, with the arrays and buffers it used.",
+    "M18",
+    killed_by="test_lifetimes::test_work_that_is_over_keeps_nothing_even_if_its_handle_lives",
+    room="work/retirement.pxi",
+    before="work = one.work_",
+    after="""
+        work = one.work_
+        globals().setdefault("kept", []).append(work)
+    """,
+)
 
 
 @fault("M27", "M14", killed_by="test_files::test_a_file_is_not_touched_before_the_wait_is_met")
@@ -139,6 +158,6 @@ def writes_a_file_at_the_call(patch: Patch) -> None:
 
     def init(self: Any, queue: Any, file: Any, source: Any, file_offset: Any) -> None:
         real(self, queue, file, source, file_offset)
-        self._file.write_from(source._visible(), self._at)
+        self()
 
     patch.method(files.FileWrite, "__init__", init)

@@ -4,93 +4,102 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._core import awaiting, explain, host_wait, submission, timeline
-from tidegate._core.host_wait import GroupWaiter
-from tidegate._core.timepoint import Timepoint
-from tidegate.errors import AbortedError, SemaphoreFailedError
+from tidegate._core import awaiting, explain
 
-from .fault import Patch, fault
+from .fault import Patch, fault, planted
 
 # Blocked threads ----------------------------------------------------------------------------------------------------
 
+planted(
+    "forgets-the-past",
+    "A failed semaphore fails also those who wait for what it had reached before.",
+    "M7",
+    killed_by="test_semaphores::test_after_a_failure_the_past_stands",
+    room="timelines/waiting.pxi",
+    before="target.timeline.payload >= target.value",
+    after="target.timeline.payload >= target.value and target.timeline.failure is None",
+)
 
-@fault("M7", killed_by="test_semaphores::test_after_a_failure_the_past_stands")
-def forgets_the_past(patch: Patch) -> None:
-    """A failed semaphore fails also those who wait for what it had reached before."""
-    real = host_wait.decided
+planted(
+    "returns-when-it-should-raise",
+    "A blocked wait that is woken by a failure returns as if the value were there.",
+    "M7",
+    killed_by="test_threads::test_a_blocked_waiter_is_woken_by_failure_with_its_cause",
+    room="timelines/waiting.pxi",
+    before="raise failed_error(failed.timeline, failed.value)",
+    after="return 0",
+)
 
-    def decided(targets: Any, any_of_them: bool) -> int | None:
-        for state, value in targets:
-            if state.failure is not None:
-                raise timeline.failed_error(state, value)
-        return real(targets, any_of_them)
+planted(
+    "fails-the-semaphore-after-a-timeout",
+    "A wait that runs over its time fails what it waited for.",
+    "M8",
+    killed_by="test_host_waits::test_a_wait_that_runs_over_its_time_leaves_the_value_alone_and_succeeds_later",
+    room="timelines/waiting.pxi",
+    before="raise over_time(targets, timeout)",
+    after="""
+        semaphore_over((<Target>targets[0]).timeline).fail(AbortedError("a wait ran over its time"))
+        raise over_time(targets, timeout)
+    """,
+)
 
-    patch.function(real, decided)
+planted(
+    "waits-for-one-of-all",
+    "`wait_all` is content with the first point that is reached.",
+    "M9",
+    killed_by="test_host_waits::test_wait_all_needs_every_point",
+    room="timelines/waiting.pxi",
+    before="""
+        checked_timeout(timeout)
+        if targets:
+            wait_for(targets, False, timeout)
+    """,
+    after="if targets: wait_for(targets, True, timeout)",
+)
 
-
-@fault("M7", killed_by="test_threads::test_a_blocked_waiter_is_woken_by_failure_with_its_cause")
-def returns_when_it_should_raise(patch: Patch) -> None:
-    """A blocked wait that is woken by a failure returns as if the value were there."""
-    real = host_wait.decided
-
-    def decided(targets: Any, any_of_them: bool) -> int | None:
-        try:
-            return real(targets, any_of_them)
-        except SemaphoreFailedError:
-            return 0
-
-    patch.function(real, decided)
-
-
-@fault("M8", killed_by="test_host_waits::test_a_wait_that_runs_over_its_time_leaves_the_value_alone_and_succeeds_later")
-def fails_the_semaphore_after_a_timeout(patch: Patch) -> None:
-    """A wait that runs over its time fails what it waited for."""
-    real = host_wait._deadline
-
-    def deadline(targets: Any, timeout: float | None) -> Any:
-        for state, _ in targets:
-            timeline.fail(state, AbortedError("a wait ran over its time"))
-        return real(targets, timeout)
-
-    patch.function(real, deadline)
-
-
-@fault("M9", killed_by="test_host_waits::test_wait_all_needs_every_point")
-def waits_for_one_of_all(patch: Patch) -> None:
-    """`wait_all` is content with the first point that is reached."""
-    wait_any = host_wait.wait_any
-    patch.function(host_wait.wait_all, lambda points, timeout=None: wait_any(points, timeout) and None)
-
-
-@fault("M9", killed_by="test_host_waits::test_wait_any_returns_the_very_object_that_is_reached")
-def returns_an_equal_copy(patch: Patch) -> None:
-    """`wait_any` makes the timepoint it returns, instead of returning the one it was given."""
-    real = host_wait.wait_any
-
-    def wait_any(points: Any, timeout: float | None = None) -> Any:
-        found = real(points, timeout)
+planted(
+    "returns-an-equal-copy",
+    "`wait_any` makes the timepoint it returns, instead of returning the one it was given.",
+    "M9",
+    killed_by="test_host_waits::test_wait_any_returns_the_very_object_that_is_reached",
+    room="timelines/waiting.pxi",
+    before="return listed[wait_for(targets, True, timeout)] if targets else None",
+    after="""
+        found = listed[wait_for(targets, True, timeout)] if targets else None
         return Timepoint(found.semaphore, found.value) if isinstance(found, Timepoint) else found
+    """,
+)
 
-    patch.function(real, wait_any)
+planted(
+    "lets-failure-win-over-what-is-reached",
+    "`wait_any` raises for a failed point although another one is reached.",
+    "M9",
+    killed_by="test_host_waits::test_in_wait_any_what_is_reached_wins_over_what_has_failed",
+    room="timelines/waiting.pxi",
+    before="""
+        if any_of_them:
+            return index
+        reached += 1
+    """,
+    after="""
+        if any_of_them:
+            for other in targets:
+                if (<Target>other).timeline.failure is not None and (<Target>other).timeline.payload < (<Target>other).value:
+                    raise failed_error((<Target>other).timeline, (<Target>other).value)
+            return index
+        reached += 1
+    """,
+)
 
-
-@fault("M9", killed_by="test_host_waits::test_in_wait_any_what_is_reached_wins_over_what_has_failed")
-def lets_failure_win_over_what_is_reached(patch: Patch) -> None:
-    """`wait_any` raises for a failed point although another one is reached."""
-    real = host_wait.decided
-
-    def decided(targets: Any, any_of_them: bool) -> int | None:
-        real([target for target in targets if target[0].payload < target[1]], any_of_them)
-        return real(targets, any_of_them)
-
-    patch.function(real, decided)
-
-
-@fault("M9", killed_by="test_host_waits::test_losers_of_a_wait_keep_no_residue")
-def leaves_losers_in_the_line(patch: Patch) -> None:
-    """A wait that is over stays among the waiters of the points that did not decide it."""
-    patch.method(GroupWaiter, "unregister", lambda self: None)
-
+planted(
+    "leaves-losers-in-the-line",
+    "A wait that is over stays among the waiters of the points that did not decide it.",
+    "M9",
+    killed_by="test_host_waits::test_losers_of_a_wait_keep_no_residue",
+    room="timelines/waiting.pxi",
+    before="wait.timeline.leave(wait)",
+    after="pass",
+)
 
 # Tasks --------------------------------------------------------------------------------------------------------------
 
@@ -122,21 +131,25 @@ def resumes_a_task_too_early(patch: Patch) -> None:
 # Explaining ---------------------------------------------------------------------------------------------------------
 
 
-@fault("M13", killed_by="test_explain::test_explain_names_the_missing_signal_and_the_line_of_each_link")
-def explains_without_the_line(patch: Patch) -> None:
-    """An explanation does not say where the work was submitted."""
-    patch.function(submission.site_text, lambda site: "unknown line")
+planted(
+    "explains-without-the-line",
+    "An explanation does not say where the work was submitted.",
+    "M13",
+    killed_by="test_explain::test_explain_names_the_missing_signal_and_the_line_of_each_link",
+    room="work/submission.pxi",
+    before='return f"{code.co_filename}:{line}"',
+    after='return "unknown line"',
+)
 
 
 @fault("M13", killed_by="test_explain::test_a_wait_over_its_time_explains_itself")
 def explains_the_first_link_only(patch: Patch) -> None:
     """An explanation names who is to signal, and not what that waits for."""
-    real = explain.explain_targets
-    patch.function(real, lambda targets: real(targets).partition("\n")[0])
+    real = explain._Walk.down_from
+    patch.method(explain._Walk, "down_from", lambda self, target: real(self, target)[:1])
 
 
 @fault("M13", killed_by="test_explain::test_explain_tells_a_cycle_that_can_never_resolve")
 def takes_a_cycle_for_a_chain(patch: Patch) -> None:
     """An explanation of work that waits for itself does not say so."""
-    real = explain.explain_targets
-    patch.function(real, lambda targets: real(targets).replace("a cycle that can never resolve", "and so on"))
+    patch.function(explain._circle, lambda link: "something")
