@@ -110,7 +110,6 @@ def test_a_finalizer_may_signal_and_fail() -> None:
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.xfail(strict=True, reason="the semaphore's own finalizer comes before that of other, younger garbage")
 @pytest.mark.rules("M12")
 def test_a_finalizer_may_signal_a_semaphore_that_goes_with_it(queue: tg.Queue) -> None:
     class Signaller:

@@ -128,6 +128,7 @@ cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     int Py_IsFinalizing() noexcept
+    Py_ssize_t Py_REFCNT(object) noexcept
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE
 from cpython.buffer cimport PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer

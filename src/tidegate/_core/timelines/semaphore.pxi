@@ -25,10 +25,11 @@ cdef class Semaphore:
         begin_timeline(self, initial_value, label, 0)
 
     def __del__(self):
-        orphan(self.timeline, self)
+        # Where the collector finalizes it, others hold it still.
+        orphan(self.timeline, self, collecting and Py_REFCNT(self) > 1)
 
     def __dealloc__(self):
-        orphan(self.timeline, self)    # a finalizer brought it back after its own, and now it goes for good
+        orphan(self.timeline, self, False)    # a finalizer brought it back after its own, and now it goes for good
 
     def __repr__(self):
         cdef Timeline timeline = self.timeline
@@ -170,29 +171,30 @@ def new_semaphore(initial_value, label, int above):
     return semaphore
 
 
-# Nobody is left who could signal (M12). What is garbage may still signal in its finalizers: those of one collection have
-# all run when that ends, and not before it is said that nobody will.
+# Nobody is left who could signal (M12). What is garbage together with a semaphore may still signal it in a finalizer:
+# those of one collection have all run when that ends, and not before it is said that nobody will.
 
 cdef list orphans = []
 cdef bint collecting = False
 
 
-cdef void orphan(Timeline timeline, Semaphore semaphore) noexcept:
-    """The semaphore of a timeline goes."""
+cdef void orphan(Timeline timeline, Semaphore semaphore, bint with_others) noexcept:
+    """The semaphore of a timeline goes, alone or with other garbage of a collection."""
     if timeline is None or timeline.owner != <PyObject *>semaphore:
         return
     timeline.owner = NULL
     if timeline.waits != NULL and timeline.generation == generation and not is_exiting:
-        orphans.append(timeline)
-        if not collecting:
-            fail_orphans()
+        if with_others:
+            orphans.append(timeline)
+        else:
+            leave_note(fail_orphans, ([timeline],))
 
 
-cdef void fail_orphans() noexcept:
+def fail_orphans(list given):
+    """Fail the timelines that nobody can signal any more: on a thread of ours, for this may be anywhere."""
     cdef Chain due = Chain(NULL, NULL, NULL, NULL)
     cdef Timeline timeline
-    while orphans:
-        timeline = orphans.pop()
+    for timeline in given:
         if timeline.owner == NULL:
             error = AbortedError(
                 f"{timeline.describe()} was dropped at {timeline.payload}: nobody is left who could signal"
@@ -200,15 +202,16 @@ cdef void fail_orphans() noexcept:
             CORE_LOCK()
             timeline.fail(error, None, &due)
             CORE_UNLOCK()
-    defer(&due)
+    drain(&due)
 
 
 def on_collection(phase, _):
     """The collector begins, or has ended."""
-    global collecting
+    global collecting, orphans
     collecting = phase == "start"
     if not collecting and orphans:
-        fail_orphans()
+        given, orphans = orphans, []
+        leave_note(fail_orphans, (given,))
 
 
 gc.callbacks.append(on_collection)
