@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tidegate as tg
+from tidegate._core.compiled import Memory
 from tidegate.driver import Allocate, Barrier, DeviceRequest, EpochTimeline, Ticket, Update
 from tidegate.drivers.metal import MetalDriver
 from tidegate.drivers.metal.device import MetalDevice
@@ -58,19 +59,12 @@ class Recorder:
         self.lost_with.append(error)
 
 
-class Submitted:
-    """A ticket."""
-
-    def __init__(self) -> None:
-        self.taken = False
-        self.timeline: EpochTimeline | None = None
-        self.epoch = 0
-
-
 class Seam:
-    """An open device without a core above it."""
+    """An open device without a core above it. Its tickets are held submissions of another device."""
 
     def __init__(self) -> None:
+        self.elsewhere = tg.open_device("null")
+        self.never = tg.Semaphore()
         self.native = metal_simulated.native(seed=5)
         register_fill_kernels(self.native)
         self.device: MetalDevice = MetalDriver(self.native).open(DeviceRequest("metal", "metal"))
@@ -81,19 +75,22 @@ class Seam:
         self.sink.locks = [self.device.lock, *(timeline._lock for timeline in self.timelines)]
         self.event = self.device.events.new_event()
 
-    def block(self, waits: Any = ()) -> Submitted | None:
+    def ticket(self) -> tg.Submission:
+        return self.elsewhere.queue().barrier(wait=self.never.at(1))
+
+    def block(self, waits: Any = ()) -> tg.Submission | None:
         """Issue work that waits for the event; None if it was refused."""
-        ticket = Submitted()
+        ticket = self.ticket()
         taken = self.queue.issue(ticket, EventBarrier((), [(self.event, 1)]), waits)
         return ticket if taken else None
 
-    def barrier(self, waits: Any) -> Submitted | None:
-        ticket = Submitted()
+    def barrier(self, waits: Any) -> tg.Submission | None:
+        ticket = self.ticket()
         return ticket if self.queue.issue(ticket, Barrier(), waits) else None
 
     def wait_for_an_end(self) -> tuple[MetalTimeline, int]:
         """Issue work without commands, wait until its end is reported, and return its epoch."""
-        ticket = Submitted()
+        ticket = self.ticket()
         assert self.queue.issue(ticket, EventBarrier((), ()), ())
         timeline, epoch = epoch_of(ticket)
         timeline.arm(epoch)
@@ -104,6 +101,7 @@ class Seam:
         if self.event.signaledValue() == 0:
             self.event.setSignaledValue_(1)
         self.device.close()
+        self.elsewhere.close(LIMIT)
         for timeline in self.timelines:
             if timeline.retirement._thread is not None:
                 timeline.retirement._thread.join(LIMIT)
@@ -119,7 +117,7 @@ def seam() -> Iterator[Seam]:
     made.close()
 
 
-def epoch_of(ticket: Submitted | None) -> tuple[MetalTimeline, int]:
+def epoch_of(ticket: tg.Submission | None) -> tuple[MetalTimeline, int]:
     assert ticket is not None
     assert isinstance(ticket.timeline, MetalTimeline)
     return ticket.timeline, ticket.epoch
@@ -238,7 +236,7 @@ def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> N
 
 def test_looking_reports_a_removed_device_too(seam: Seam) -> None:
     seam.native.lose()
-    ticket = Submitted()
+    ticket = seam.ticket()
     assert seam.queue.issue(ticket, EventBarrier((), ()), ())
     timeline, _ = epoch_of(ticket)
     while not seam.sink.lost_with:
@@ -272,15 +270,15 @@ def test_allocation_that_finds_no_memory_behind_unfinished_work_stays_on_the_hos
     """The core waits for what it waits for, and only then asks whether memory can come back."""
     pool = seam.device.create_pool(256)
     held = pool.allocate(256, "device")
-    committed: list[object] = []
     point = epoch_of(seam.block())
-    ticket = Submitted()
-    assert not seam.queue.issue(ticket, Allocate(256, "device", pool, committed.append), [point])
+    ticket = seam.ticket()
+    memory = Memory(None, 256, "device", "")
+    assert not seam.queue.issue(ticket, Allocate(memory, pool), [point])
     assert not ticket.taken
-    assert not committed
+    assert memory.is_pending
     del held
-    assert seam.queue.issue(ticket, Allocate(256, "device", pool, committed.append), [point])
-    assert len(committed) == 1
+    assert seam.queue.issue(ticket, Allocate(memory, pool), [point])
+    assert memory.is_live
     assert epoch_of(ticket) == (point[0], 2)
 
 
@@ -299,7 +297,7 @@ def test_the_idle_queue_is_found_although_nobody_has_looked_at_it(seam: Seam) ->
 
 def test_an_armed_epoch_that_is_over_wakes_although_more_is_in_flight(seam: Seam) -> None:
     """Its thread must not go to sleep for what comes next before it has told of what is over."""
-    ticket = Submitted()
+    ticket = seam.ticket()
     assert seam.queue.issue(ticket, EventBarrier((), ()), ())
     timeline, epoch = epoch_of(ticket)
     behind = epoch_of(seam.block([(timeline, epoch)])) if timeline.reached < epoch else None
@@ -322,7 +320,7 @@ def test_the_retirement_thread_commits_what_an_interrupt_left(seam: Seam, monkey
 
     real = _native.commit
     monkeypatch.setattr(_native, "commit", lambda _commands: (_ for _ in ()).throw(KeyboardInterrupt))
-    ticket = Submitted()
+    ticket = seam.ticket()
     with pytest.raises(KeyboardInterrupt):
         seam.queue.issue(ticket, EventBarrier((), ()), ())
     assert ticket.taken
@@ -373,7 +371,7 @@ def test_an_error_that_is_kept_keeps_neither_a_place_in_the_queue_nor_what_was_s
     kept = []
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt) as caught:
-            seam.queue.issue(Submitted(), Update(Range(), bytes(4096)), ())
+            seam.queue.issue(seam.ticket(), Update(Range(), bytes(4096)), ())
         kept.append(caught)
     assert sum(line.uncompleted for line in seam.native.simulation.lines) == 0
     assert seam.device.staging.ranges.free_bytes == seam.device.staging.ranges.capacity
@@ -474,7 +472,7 @@ def test_a_commit_that_an_interrupt_prevented_comes_before_the_next_one(
     real = _native.commit
     committed: list[str] = []
     monkeypatch.setattr(_native, "commit", lambda _commands: (_ for _ in ()).throw(KeyboardInterrupt))
-    first = Submitted()
+    first = seam.ticket()
     with pytest.raises(KeyboardInterrupt):
         seam.queue.issue(first, EventBarrier((), [(seam.event, 1)]), ())
     point = epoch_of(first)
@@ -500,11 +498,10 @@ def test_what_is_committed_is_not_asked_for_it_again(seam: Seam, monkeypatch: py
 
 def test_allocation_that_waits_for_two_queues_commits_its_memory_and_keeps_their_events(seam: Seam) -> None:
     points = [epoch_of(seam.block()), epoch_of(seam.block())]
-    committed: list[Any] = []
-    ticket = Submitted()
-    assert seam.queue.issue(ticket, Allocate(64, "device", None, committed.append), points)
-    (storage,) = committed
-    assert isinstance(storage, MetalStorage)
+    ticket = seam.ticket()
+    memory = Memory(None, 64, "device", "")
+    assert seam.queue.issue(ticket, Allocate(memory, None), points)
+    assert isinstance(memory.storage, MetalStorage)
     timeline, _ = epoch_of(ticket)
     (flight,) = timeline.flights
     assert flight.kept == [point[0].event for point in points]
