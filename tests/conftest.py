@@ -1,4 +1,4 @@
-"""How `-n` spreads the tests over processes."""
+"""What is run where: how `-n` spreads the tests over processes, and what is left out without an NVIDIA card."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _PROCESSES_AT_LEAST = 3
 _IN_ONE_PIECE = "test_conformance.py"
 #: Tests that need an NVIDIA card come one after the other: kernels that spin are in the way of other processes.
 _ON_A_CARD = ("/cuda/card/", "_on_the_card")
+_LEFT_OUT = pytest.StashKey[int]()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -39,6 +40,45 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long in one piece, so that nobody waits for it at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a card where there is none, and begin with what takes long in one piece."""
+    needy = [item for item in items if _needs_a_card(item)]
+    if needy and _why_no_card():
+        config.stash[_LEFT_OUT] = len(needy)
+        config.hook.pytest_deselected(items=needy)
+        items[:] = [item for item in items if not _needs_a_card(item)]
     items.sort(key=lambda item: item.path.name != _IN_ONE_PIECE)  # a stable sort: the rest stays as it is
+
+
+def _needs_a_card(item: pytest.Item) -> bool:
+    """Whether a test takes the fixture `card`, or stands for the real driver where others take the simulation."""
+    driver = getattr(getattr(item, "callspec", None), "params", {}).get("driver", "")
+    return (driver if isinstance(driver, str) else driver[0]) == "cuda" or "card" in getattr(item, "fixturenames", ())
+
+
+def _why_no_card() -> str:
+    from tidegate.drivers.cuda import driver
+
+    facts = driver.describe()
+    return "" if facts.available else facts.reason
+
+
+# One line instead of hundreds of skips, also where other processes have collected the tests.
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash.get(_LEFT_OUT, 0)
+    if left_out:
+        why = _why_no_card().partition(":")[0]
+        terminalreporter.write_line(f"{left_out} tests need an NVIDIA card, and were left out: {why}")

@@ -37,7 +37,7 @@ ON_A_CARD = {**FORMS, "": "", "-release": f"{_WAITING} or test_threads or test_d
 
 
 @pytest.fixture(scope="module")
-def _card() -> None:
+def card() -> None:
     facts = driver.describe()
     if not facts.available:
         pytest.skip(f"there is no CUDA device: {facts.reason}")
@@ -59,7 +59,7 @@ def test_the_driver_passes_the_long_part_of_the_suite_on_the_simulation(run: Run
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 50)
-@pytest.mark.usefixtures("_card")
+@pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("run", [Run(f"cuda{form}", tests) for form, tests in ON_A_CARD.items()], ids=str)
 def test_the_driver_passes_the_suite_on_the_card(run: Run) -> None:
     run.check()
