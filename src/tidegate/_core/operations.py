@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InvalidArgumentError, OutOfRangeError
+from ..errors import InvalidArgumentError
 from ..types import MEMORY_KINDS, MemoryKind
 from .buffer import Buffer
-from .checks import LARGEST, checked_int, checked_shape, new_array
-from .compiled import Allocate, Dispatch, Download, Free, HostWork, Memory, Span, WorkTarget, target_range
+from .checks import LARGEST, checked_int
+from .compiled import Allocate, Dispatch, Free, HostWork, Memory, Span, WorkTarget, target_range
 from .files import FileRead, FileWrite, bytes_of
-from .kernel import Function, Workgroups, checked_workgroups, is_plain
-from .recording import CommandBuffer
+from .kernel import Function, checked_workgroups
 
 if TYPE_CHECKING:
     from .compiled import Submission, Timepoint

@@ -318,9 +318,7 @@ class CommandBuffer(BaseCommands):
 
     # Submitting ----------------------------------------------------------------------------------------------------
 
-    def _execute(
-        self, device: Device, bindings: Iterable[Any]
-    ) -> tuple[Execute, tuple[Memory, ...], int]:
+    def _execute(self, device: Device, bindings: Iterable[Any]) -> tuple[Execute, tuple[Memory, ...], int]:
         """Return the work of one execution and what it touches, those last that it writes, and where they begin.
 
         Raises what is wrong at the call.
