@@ -37,6 +37,10 @@ A KeyboardInterrupt may come out of any method. A driver sets `ticket.taken = Tr
 hands the work over; if an exception leaves `issue` with `taken` set, the core waits for the end to be reported, and
 fails the signals then. Without it, the core takes the work as never issued.
 
+A thread does not enter a driver twice: what a signal handler or a finalizer begins while the core is inside of a driver
+is put off until it is not. On a thread of its own a driver says so itself, by `call_driver(function)`; what it tells
+the sink there is the core's again.
+
 Memory
 ------
 `Storage` objects are reference counted by Python: the core keeps a storage as long as a buffer, a mapped array or an
@@ -73,6 +77,7 @@ from ._core.compiled import (
     Update,
     Upload,
     Work,
+    call_driver,
 )
 from ._core.slots import SlotSpan
 from .errors import InvalidArgumentError, UnsupportedError
@@ -113,6 +118,7 @@ __all__ = [
     "Update",
     "Upload",
     "Work",
+    "call_driver",
 ]
 
 
@@ -358,8 +364,8 @@ class DriverQueue(ABC):
 class EpochTimeline(Epochs, metaclass=ABCMeta):
     """The native timeline of an in-order queue: epochs 1, 2, 3... (M2).
 
-    The driver calls `begin` in the order in which it issues, under its own lock; the rest belongs to the core. An
-    exception out of `begin` with `ticket.taken` set means that the epoch is taken: the driver must then issue it still.
+    The driver calls `begin` in the order in which it issues, under its own lock; the rest belongs to the core. `begin`
+    is one step, which also sets `ticket.taken`. An interrupt may come right behind it: the driver must issue then, too.
     """
 
     def advance(self) -> None:

@@ -317,7 +317,7 @@ class Device(Workload):
             call_driver(self._driver.close)
             self._queues.clear()  # they hold the device, which shall go with the last reference and not by collection
         except BaseException:
-            deferred.leave(self._driver.close)  # nobody else will call again; it goes on where it was interrupted
+            deferred.leave(call_driver, self._driver.close)  # nobody else will call again; it goes on where it was interrupted
             raise
 
     def _forget(self) -> None:

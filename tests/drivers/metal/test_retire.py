@@ -120,6 +120,8 @@ def test_a_download_is_over_when_the_array_is_filled(metal: DriverBench, nbytes:
 def test_a_large_download_is_copied_by_the_retirement_thread(metal: DriverBench) -> None:
     threads: list[str] = []
     locked: list[Any] = []
+    for timeline in metal.timelines:
+        timeline._lock = threading.RLock()  # which knows its owner
 
     class Watched(np.ndarray[Any, Any]):
         """Tells who writes into it: `np.copyto` asks an array of a subclass first."""

@@ -72,6 +72,10 @@ class Seam:
         self.device.connect(self.sink)
         self.queue = self.device.queue("compute", 0)
         self.timelines = self.device.timelines["compute"]
+        # Locks that know their owner.
+        self.device.lock = threading.RLock()
+        for timeline in self.timelines:
+            timeline._lock = threading.RLock()
         self.sink.locks = [self.device.lock, *(timeline._lock for timeline in self.timelines)]
         self.event = self.device.events.new_event()
 
@@ -201,25 +205,6 @@ def test_epochs_are_told_in_order_and_each_armed_one_once(seam: Seam) -> None:
         assert seam.sink.wakes.acquire(timeout=LIMIT)
     assert timeline.outcome(5) is None
     assert set(map(id, seam.sink.woken)) == {id(timeline)}
-
-
-def test_work_issued_from_inside_of_an_issue_is_put_off(seam: Seam) -> None:
-    """As a finalizer or signal handler would, on the thread that is just encoding."""
-    with seam.device.lock:
-        assert seam.block() is None
-    assert seam.block() is not None
-
-
-def test_a_look_from_inside_of_a_look_does_nothing(seam: Seam) -> None:
-    timeline, _ = epoch_of(seam.block())
-    seam.event.setSignaledValue_(1)
-    with seam.native.autorelease_pool():
-        timeline.flights[0].commands.waitUntilCompleted()
-    with timeline._lock:
-        timeline.settle()
-        assert timeline.reached == 0
-    timeline.settle()
-    assert timeline.reached == 1
 
 
 def test_a_removed_device_is_reported_once_by_whoever_finds_out(seam: Seam) -> None:

@@ -25,7 +25,8 @@ cdef class Work:
 
     def __init__(self, str kind=None):
         if kind is not None:
-            self.kind = kind     # of a driver's own kind of work
+            self.kind = kind     # a driver's own kind of work, which may take as long as it likes
+            self.cost_ = -1
 
 
 @cython.final

@@ -200,7 +200,7 @@ cdef class Sink:
 
 
 def call_driver(function, *arguments):
-    """Call into a driver: what a handler or a finalizer begins meanwhile is put off. For all but `issue`."""
+    """Call a driver's function: what a signal handler or a finalizer begins meanwhile on this thread is put off."""
     cdef Turn *turn = turn_here()
     cdef int before = turn.in_driver
     turn.in_driver = 1

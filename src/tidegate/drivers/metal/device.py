@@ -45,7 +45,7 @@ class MetalDevice(DriverDevice):
         self.info = info
         self.native = native
         self.handle = handle
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()
         self.has_imports = False
         with native.autorelease_pool():
             self.max_buffer_bytes = _native.max_buffer_bytes(handle)

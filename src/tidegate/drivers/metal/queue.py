@@ -51,7 +51,7 @@ class MetalTimeline(EpochTimeline):
         self.flights: deque[Flight] = deque()
         self.last_long = 0
         """The epoch of the last work that may take long."""
-        self._lock = threading.RLock()  # because it knows its owner: a finalizer may come here while it is held
+        self._lock = threading.Lock()
         self._word = 0
         self._failures: dict[int, BaseException] = {}
         self._lost: BaseException | None = None
@@ -142,7 +142,7 @@ class MetalTimeline(EpochTimeline):
 
     def settle(self) -> None:
         """See which command buffers are over, in order; release what they used, then raise the word."""
-        while self.flights and not self._lock._is_owned():  # type: ignore[attr-defined]
+        while self.flights:
             with self._lock, self.native.autorelease_pool():
                 held_up_by = self._land_all()
             if held_up_by is None:
@@ -230,8 +230,6 @@ class MetalQueue(DriverQueue):
 
     def issue(self, ticket: Ticket, work: Work, waits: Sequence[tuple[EpochTimeline, int]]) -> bool:
         device = self._device
-        if device.lock._is_owned():  # type: ignore[attr-defined]
-            return False  # a finalizer or signal handler in the middle of another issue, whose end brings us back
         opened = [(timeline, epoch) for timeline, epoch in waits if timeline.reached < epoch]
         # Not behind what is over and not retired yet: that may have failed, and nobody would ask again.
         if not waits and transfers.run_in_place(device, work):

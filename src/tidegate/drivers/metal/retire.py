@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core.background import deferred as reaper
 from tidegate._core.background import report_unraisable, start_thread
+from tidegate.driver import call_driver
 from tidegate.drivers.metal import _native
 from tidegate.drivers.metal._native import Object
 
@@ -93,7 +95,7 @@ class Retirement:
     def _start(self) -> None:
         """A note to the reaper."""
         if self._thread is None:
-            self._thread = start_thread(self._run, self._name)
+            self._thread = start_thread(partial(call_driver, self._run), self._name)
 
     def _run(self) -> None:
         while not self._is_over():
