@@ -1,50 +1,74 @@
 """The wrong drivers of `tidegate.testing.faulty`: each is caught by the conformance test it names.
 
-All runs are made at once, by the first test that asks for a result. To look into one:
-`tidegate conformance --driver faulty-NAME -- -k TEST`.
+All runs are made at once, by the first test that asks for a result. To look into one: `python tools/faulty.py NAME`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import tidegate as tg
 from tidegate.conformance import subjects, table
-from tidegate.conformance.proof import Result, Run, run_all
 from tidegate.testing.faulty import FAULTS, Fault, Patch
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 # On which sound drivers the named tests must pass.
 TESTS = sorted({(fault.base, fault.killed_by) for fault in FAULTS.values()})
 BASES = sorted({base for base, _ in TESTS})
+PLANTED = [fault for fault in FAULTS.values() if fault.edit is not None]
+PATCHES = [fault for fault in FAULTS.values() if fault.edit is None]
 
-# A wait that a fault has made endless is found out after so many seconds; sound drivers get the usual limit.
-FAULTY_LIMIT = 1.0
+#: How a test ends if a fault broke what it should have made wrong.
+BROKEN = ("AttributeError", "ImportError", "NameError", "TypeError", "UnboundLocalError")
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Result]:
-    """One run of its named tests on each sound driver, and one run of its test for each fault."""
-    sound = [Run(base, tuple(test for on, test in TESTS if on == base)) for base in BASES]
-    faulty = [Run(f"faulty-{name}", (fault.killed_by,), FAULTY_LIMIT, 60) for name, fault in FAULTS.items()]
-    return dict(zip([*BASES, *FAULTS], run_all([*sound, *faulty]), strict=True))
+def faults() -> Iterator[ModuleType]:
+    """The tool that builds the faults in and runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOLS))
+        from changes import faults
+
+        yield faults
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def results(faults: ModuleType) -> dict[str, dict[str, Any]]:
+    """One run of its test for each fault, and one run of the named tests on each sound driver."""
+    by_base = [[test for on, test in TESTS if on == base] for base in BASES]
+    with faults.built() as tree, ThreadPoolExecutor() as pool:
+        sound = pool.map(partial(faults.run_sound, tree), BASES, by_base)
+        return {**faults.run(tree, list(FAULTS.values())), **dict(zip(BASES, sound, strict=True))}
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_named_test_catches_the_fault(results: dict[str, Result], name: str) -> None:
-    fault, result = FAULTS[name], results[name]
-    assert result.outcome(fault.killed_by) == "failed", f"{fault.description}\n{result.text[-4000:]}"
+def test_the_named_test_catches_the_fault(results: dict[str, dict[str, Any]], name: str) -> None:
+    result = results[name]
+    assert result["ended"] == "failed", f"{FAULTS[name].description}\n{result['why']}\n{result['log']}"
+    assert not result["why"].endswith(BROKEN), f"it breaks instead of being wrong: {result['why']}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("base", "test"), TESTS)
-def test_the_named_test_passes_without_a_fault(results: dict[str, Result], base: str, test: str) -> None:
-    assert results[base].outcome(test) == "passed", results[base].text[-4000:]
+def test_the_named_test_passes_without_a_fault(
+    faults: ModuleType, results: dict[str, dict[str, Any]], base: str, test: str
+) -> None:
+    found = results[base]["tests"]
+    cases = faults.named(list(found), test)
+    assert cases, results[base]["log"]
+    assert {found[case]["outcome"] for case in cases} == {"passed"}, [found[case] for case in cases]
 
 
 def test_there_are_at_least_forty_faults() -> None:
@@ -71,8 +95,8 @@ def attributes() -> Iterator[tuple[str, object]]:
                 yield from ((f"{module_name}.{name}[{key}]", entry) for key, entry in list(value.items()))
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
-def test_a_fault_changes_something_and_puts_it_back(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", PATCHES, ids=lambda fault: fault.name)
+def test_a_fault_of_python_code_changes_something_and_puts_it_back(fault: Fault) -> None:
     before = dict(attributes())
     with fault.apply():
         changed = {name for name, value in attributes() if before.get(name) is not value}
@@ -81,22 +105,27 @@ def test_a_fault_changes_something_and_puts_it_back(fault: Fault) -> None:
     assert {name for name in before if after[name] is not before[name]} == set()
 
 
-def test_a_fault_that_no_longer_applies_is_an_error() -> None:
+def test_a_fault_of_python_code_that_no_longer_applies_is_an_error() -> None:
     def unknown() -> None:
         pass
 
     patch = Patch()
     with pytest.raises(tg.NotFoundError, match="no_such_method"):
-        patch.method(tg.Semaphore, "no_such_method", unknown)
+        patch.method(tg.Device, "no_such_method", unknown)
     with pytest.raises(tg.NotFoundError, match="unknown"):
         patch.function(unknown, unknown)
 
 
-def test_a_run_whose_fault_does_not_apply_has_no_outcome() -> None:
-    _, test = TESTS[0]
-    (result,) = run_all([Run("faulty-no-such-fault", (test,), FAULTY_LIMIT, 60)])
-    assert result.outcome(test) == "lost"
-    assert "no-such-fault" in result.text
+@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
+def test_what_a_fault_of_compiled_code_changes_is_there_exactly_once(faults: ModuleType, fault: Fault) -> None:
+    assert [list(changes) for changes in faults.changes_of([fault]).values()] == [[fault.number]]
+
+
+def test_a_fault_of_compiled_code_needs_a_build_of_its_own() -> None:
+    with pytest.raises(tg.FailedPreconditionError, match=r"tools/faulty\.py signals-backwards"), FAULTS[
+        "signals-backwards"
+    ].apply():
+        pass
 
 
 def test_an_unknown_fault_is_refused_and_the_known_ones_are_listed() -> None:
