@@ -68,12 +68,6 @@ def note_failure(submission: Submission, error: BaseException) -> Unseen | None:
     return record
 
 
-def look_at_record(record: Unseen | None) -> None:
-    """Somebody is told of an error."""
-    if record is not None:
-        record.seen = True
-
-
 def look_at(error: BaseException | None) -> None:
     """Somebody is told of an error: it need not be reported."""
     record = None if error is None else record_of(error)

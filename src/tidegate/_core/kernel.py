@@ -268,15 +268,6 @@ def _real(value: Any, kind: np.dtype[Any], what: str) -> Any:
     return number
 
 
-def is_plain(value: Any) -> bool:
-    """Whether counts need no checking: three ints in a tuple, which `workgroups_for` gives."""
-    if value.__class__ is not tuple or len(value) != 3:
-        return False
-    x, y, z = value
-    plain = x.__class__ is int and y.__class__ is int and z.__class__ is int
-    return plain and 0 <= x < 2**32 and 0 <= y < 2**32 and 0 <= z < 2**32
-
-
 def checked_workgroups(value: Any, what: str) -> Workgroups:
     """Return one to three counts as three."""
     counts = (value,) if not isinstance(value, (tuple, list, np.ndarray)) else tuple(value)

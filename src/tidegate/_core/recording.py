@@ -306,10 +306,6 @@ class CommandBuffer(BaseCommands):
             memory = span._memory
             self._touched[memory] = self._touched.get(memory, False) or written
 
-    def _is_empty_for(self, device: Device) -> bool:
-        """Whether executing it on `device` does nothing at all."""
-        return self._plain is not None and self._plain.empty and self.device is device and not self.one_shot
-
     def _use(self) -> None:
         """Take the one execution that a one-shot recording has."""
         if self._used:

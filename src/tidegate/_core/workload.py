@@ -29,7 +29,6 @@ from .host_calls import pool as host_pool
 from .starvation import Starvation
 from .thread_state import thread_state
 
-RETIRED = "retired"
 _AHEAD = 64
 """How far is looked among what was put off."""
 _DROPPED = 8
