@@ -15,27 +15,34 @@ When the work is over the driver says so, in one of two ways:
 
 - A device without an order of its own (the CPU) reports each submission: `sink.finished(ticket, error)`.
 - A device that counts (a CUDA stream, a Metal queue) has an `EpochTimeline` per native queue. `issue` takes the next
-  epoch (`timeline.begin(ticket)`) and has the hardware raise the timeline's word to it behind the work. The core reads
-  `timeline.reached` when somebody looks; when somebody sleeps it calls `timeline.arm(epoch)` once, and the driver then
-  calls `sink.wake(timeline)` from a thread of its own when that epoch is over. Unarmed work costs no thread and no
+  epoch (`timeline.begin(ticket)`) and has the hardware raise a word to it behind the work. Whoever wants to know calls
+  `timeline.advance()`, and the core then retires, in order, what `timeline.reached` tells to be over. When somebody is
+  about to sleep, the core calls `timeline.arm(epoch)` once: a request for a wake-up. The driver then calls
+  `sink.wake(timeline)` from a thread of its own when that epoch is over. Work without a request costs no thread and no
   wake-up. A queue may spread its work over several timelines. An epoch is over only when its work is, the host's part
   of it included (a download that the host copies), and when every epoch is over that it was issued behind.
 
-What was issued with `waits` is never reported by `finished`: only an epoch tells that what it follows was well. Both
-ways are truth for the host only; what a driver's own devices wait for is the native timeline.
+Work that was issued with `waits` is never reported by `finished`: only an epoch tells that what it follows was well.
+Both ways tell the host. What the device itself waits for is the native timeline.
+
+A driver of a device that counts may be compiled. Then its queues have the address of a C structure, `native`, and the
+core gives them most work in plain numbers, without Python. The header `_core/native.h` is that seam. `issue` is still
+there for the rest.
 
 Threads
 -------
-Every method may be called from any thread, several at once; a driver locks what is its own. The core never calls a
-driver from inside one of its own locked sections, and a driver must not hold a lock of its own while it calls the
-sink: the sink runs waiting callbacks and issues further work. Calls that may block do not exist here except `load`,
-`close` and `allocate` (which may run a little maintenance, but never waits for user work).
+Every method may be called from any thread, several at once; a driver locks what is its own. The core holds no lock
+while it calls a driver, and a driver must not hold a lock of its own while it calls the sink: the sink runs callbacks
+that wait, and issues further work. A signal handler or a finalizer that interrupts a driver's method may signal and
+submit. Its callbacks and submissions are then put off to a thread of the core's, so they never enter the driver in the
+middle of that method. No method may block except `load`, `close` and `allocate` (which may run a little maintenance,
+but never waits for user work).
 
 Interrupts (M19)
 ----------------
 A KeyboardInterrupt may come out of any method. A driver sets `ticket.taken = True` immediately before the step that
-hands the work over; if an exception leaves `issue` with `taken` set, the core waits for the end to be reported, and
-fails the signals then. Without it, the core takes the work as never issued.
+hands the work over; `timeline.begin` does so itself. If an exception leaves `issue` with `taken` set, the core waits
+for the end to be reported, and fails the signals then. If it is not set, the core takes the work as never issued.
 
 A thread does not enter a driver twice: what a signal handler or a finalizer begins while the core is inside of a driver
 is put off until it is not. On a thread of its own a driver says so itself, by `call_driver(function)`; what it tells
@@ -236,7 +243,7 @@ class Interop(ABC):
 
     @abstractmethod
     def exported(self, storage: Storage, stream: object) -> None:
-        """A storage was given to a user of a foreign stream: it must outlive what that has there when it lets go."""
+        """A storage was given to a user of a foreign stream: it must outlive that user's work on the stream."""
 
     @abstractmethod
     def follow(self, stream: object, timeline: EpochTimeline, epoch: int) -> None:
@@ -336,7 +343,7 @@ class DriverDevice(ABC):
     def close(self) -> None:
         """End. No submission is in flight, unless the device is lost. Must not block for long.
 
-        Called again, perhaps on another thread, if an interrupt cut it short.
+        It is called again, perhaps on another thread, if an interrupt cut it short.
         """
 
     def abandon(self) -> None:  # noqa: B027 - most drivers have nothing to do here
@@ -347,7 +354,8 @@ class DriverQueue(ABC):
     """Where work is issued.
 
     Attributes:
-        native: the address of the `TidegateQueue` of a compiled driver (`_core/native.h`); 0 where there is none.
+        native: the address of the `TidegateQueue` of a compiled driver (`_core/native.h`); 0 if it has none. The core
+            reads it once, when the queue is made.
 
     """
 
@@ -364,31 +372,36 @@ class DriverQueue(ABC):
 class EpochTimeline(Epochs, metaclass=ABCMeta):
     """The native timeline of an in-order queue: epochs 1, 2, 3... (M2).
 
-    The driver calls `begin` in the order in which it issues, under its own lock; the rest belongs to the core. `begin`
-    is one step, which also sets `ticket.taken`. An interrupt may come right behind it: the driver must issue then, too.
+    The core keeps the submissions in flight, one for each epoch; the driver tells which epochs are over. The driver
+    sets `sink` when its device is connected. It calls `begin` in the order in which it issues, under its own lock.
+    `begin` is one step, which also sets `ticket.taken`. An interrupt may come right behind it: the driver must issue
+    the work then, too.
     """
 
     def advance(self) -> None:
-        """Somebody looks: have the core retire what is over."""
+        """Somebody looks: have the core retire what is over. A driver that has more to look at overrides this."""
         if self.sink is not None and self.oldest is not None:
             self.sink.advance(self)
 
     @property
     @abstractmethod
     def reached(self) -> int:
-        """The last epoch that is over, without a foreign call."""
+        """The last epoch that is over. Reading it makes no foreign call, and it never falls."""
 
     @abstractmethod
     def outcome(self, epoch: int) -> BaseException | None:
-        """Return why the work of an epoch that is over failed, or None."""
+        """Return why the work of an epoch that is over failed, or None if it went well."""
 
     def failed(self, epoch: int, call: int, code: int) -> None:
-        """A native call of a compiled driver failed for this epoch, which was taken: see `_core/native.h`."""
+        """A native call of a compiled driver failed for this epoch, which was taken: see `_core/native.h`.
+
+        `outcome` shall return the error when the epoch is over.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def arm(self, epoch: int) -> None:
-        """Call `sink.wake(self)` once `epoch` is over, also if it is already. Asking twice is fine."""
+        """Request a wake-up: call `sink.wake(self)` once `epoch` is over, also if it is already. Twice is fine."""
 
 
 class DriverFunction(ABC):
@@ -447,7 +460,7 @@ class Sink(Protocol):
         """Work that was taken is over."""
 
     def wake(self, timeline: EpochTimeline) -> None:
-        """An armed epoch is over."""
+        """An epoch is over for which a wake-up was requested."""
 
     def advance(self, timeline: EpochTimeline) -> None:
         """Somebody looks: retire what is over."""

@@ -1,8 +1,8 @@
 """`await` for timepoints and submissions, under asyncio and trio (M11).
 
-The waiter is registered like any other; when it fires, on whatever thread, it posts to the loop and nothing else. For
-asyncio the posts of one loop are gathered: the first wakes the loop, those that come before it has woken ride along.
-Nothing polls, and a loop that was closed meanwhile is no error.
+The waiter is registered like any other. When it is notified, on whatever thread, it only posts to its loop. For
+asyncio the posts to one loop are gathered: the first one wakes the loop, and what is posted before the loop has woken
+is delivered with it. Nothing polls, and a loop that was closed meanwhile is no error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _LoopPost:
         except RuntimeError:
             pass  # closed: its tasks are gone, nobody waits
         except BaseException:
-            self._woken = False  # an interrupt: the reaper posts once more
+            self._woken = False  # an interrupt: the deferred worker posts once more
             raise
         self._futures.clear()
         self._woken = False
@@ -141,7 +141,7 @@ async def wait_async(points: Iterable[Point], *, any_of_them: bool) -> int | Non
         waiter.unregister()
     begin_wait(targets)
     index = decided(targets, any_of_them)
-    assert index is not None, "a waiter fired before its targets were decided"
+    assert index is not None, "a waiter was notified before its targets were decided"
     return index
 
 

@@ -1,11 +1,13 @@
-"""The core's two background threads: the reaper and the runner.
+"""The core's two background threads: the deferred worker and the runner.
 
-The *reaper* acts on notes: what finalizers, signal handlers and interrupted threads could not do where they were. A
-note may be left anywhere, also inside a core section, because `SimpleQueue.put` may interrupt itself.
-The *runner* takes over work that one signal set free beyond its share (M10). It is another thread because user
-callbacks may run on it, and those must not keep the reaper from its notes.
+The *deferred worker* calls what could not be called where it came up: in a finalizer, in a signal handler that
+interrupted a driver, or where an interrupt cut a call short. Anything may be deferred from anywhere, because
+`SimpleQueue.put` is safe in a finalizer or a handler that interrupts another `put`.
+The *runner* takes over the work that one signal set free beyond its share (M10). It is a thread of its own, so that a
+great deal of work does not delay what was deferred.
 
-Threads are started from ordinary code only (`ensure`), never from a note: starting a thread takes locks.
+Both are started by ordinary code (`ensure`) before they are needed: starting a thread takes locks, which a finalizer
+or a signal handler must not wait for.
 """
 
 from __future__ import annotations
@@ -40,13 +42,14 @@ class Background:
     def ensure(self) -> None:
         """Start the thread if need be. For ordinary code only.
 
-        Under no lock (see `start_thread`): whoever is not alone here starts one too many, and that one ends at once.
+        It takes no lock (see `start_thread`), so two callers at the same moment may start two threads. The second one
+        ends at once.
         """
         if not self._started:
             self._started = start_thread(partial(self._run, self._notes), self._name) is not None
 
     def leave(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have the thread call `function(*arguments)` soon. Callable from anywhere."""
+        """Defer a call: the thread calls `function(*arguments)` soon. Callable from anywhere."""
         self._notes.put((function, arguments))
 
     def _run(self, notes: SimpleQueue[Note]) -> None:
@@ -59,15 +62,15 @@ class Background:
                 function(*arguments)
             except BaseException as error:
                 report_unraisable(error, function)
-            # A note may hold the last reference to something: drop it before sleeping.
+            # These may be the last references to something: drop them before sleeping.
             del function, arguments
 
 
 def start_thread(function: Callable[[], object], name: str) -> threading.Thread | None:
-    """Start a daemon thread; None: the interpreter exits.
+    """Start a daemon thread; return None if the interpreter exits.
 
-    Under no lock, and so mostly as a note to the reaper: the call returns when the thread has begun, and before that a
-    finalizer on it may come to wait for any lock that this thread has.
+    The caller must hold no lock, so this is mostly done by the deferred worker: the call returns when the new thread
+    has begun, and before that a finalizer on the new thread may wait for a lock that the caller holds.
     """
     try:
         thread = threading.Thread(target=function, name=name, daemon=True)

@@ -20,7 +20,7 @@ from ..types import MemoryKind
 from . import process
 from .checks import Bytes, checked_range, checked_shape, host_bytes_of, new_array
 from .compiled import Semaphore, Span, checked_timeout, inside_callback, wait_points
-from .failures import brief, look_at
+from .failures import brief, mark_seen
 from .thread_state import thread_state
 
 if TYPE_CHECKING:
@@ -143,9 +143,9 @@ class Buffer(Span):
             last = memory.pending_write()
             if last is not None:
                 last.wait(timeout)
-            error = memory.failure_of_last_write()  # once: the next write that is submitted takes it away
+            error = memory.failure_of_last_write()  # read once, because the next submitted write clears it
             if error is not None:
-                look_at(error)
+                mark_seen(error)
                 text = f"{memory.describe()}: the last write to it failed: {brief(error)}"
                 raise SemaphoreFailedError(text) from error
         else:
@@ -193,5 +193,5 @@ class Buffer(Span):
                 with suppress(ValueError):  # another thread was faster
                     accesses.remove(end)
         end = Semaphore(label="host access").at(1)
-        accesses.append(end)  # before there is any work, so that no interrupt can come in between
+        accesses.append(end)  # before the work is submitted, so that an interrupt cannot leave it out
         submit(end).wait(timeout)

@@ -1,4 +1,4 @@
-"""What is wrong at the call is said at the call (M16): the checks that queues, buffers and recordings share."""
+"""The checks of arguments that queues, buffers and recordings share: what is wrong at the call raises there (M16)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 LARGEST = 2**62
-"""More bytes than any memory has. What a size is rounded up to still is a number that C and NumPy know."""
+"""More bytes than any memory has. A size that is rounded up from less still fits what C and NumPy count in."""
 _ABSURD = 2**512
-"""Python refuses to write out numbers that are very much larger, so no text could name them."""
+"""Python refuses to write out numbers that are very much larger, so an error text could not name them."""
 _MOST_AXES = getattr(np, "MAXDIMS", 64)
 
 

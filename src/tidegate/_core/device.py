@@ -37,7 +37,7 @@ from .thread_state import thread_state
 from .workload import Poller, Workload, closed_error, forked_error
 
 _TOLD = 8
-"""Of so many failures the text of one error tells."""
+"""How many failures the text of one error tells."""
 
 
 class Device(Workload):
@@ -50,7 +50,7 @@ class Device(Workload):
         self._label = label
         self._closing = False
         self._closed = False
-        self._doomed: list[Submission] = []
+        self._to_abort: list[Submission] = []
         self._queues: dict[tuple[str, int], Queue] = {}
         compiled.pollers.append(self._poller)
         _open_devices.add(self)
@@ -277,17 +277,18 @@ class Device(Workload):
             return
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._closing:
-            # Once: when this is called again, what followed from issued work may have nothing left before it.
+            # Only at the first call: at the next one, the issued work that others follow may be over, and they would
+            # look as if they followed nothing.
             if self._takes_work:
                 self._refuse(closed_error, closing=True)
-            self._doomed = self._doomed_submissions()
+            self._to_abort = self._submissions_to_abort()
             self._closing = True
-        for submission in self._doomed:
+        for submission in self._to_abort:
             abort_submission(
                 submission, AbortedError(f"{submission.describe()} was given up: {self.describe()} is closed")
             )
         self._drain(deadline)
-        self._doomed = []
+        self._to_abort = []
         self._end()
         self._tell_failures(strict)
 
@@ -315,9 +316,9 @@ class Device(Workload):
             self._closed = True
             self._forget()
             call_driver(self._driver.close)
-            self._queues.clear()  # they hold the device, which shall go with the last reference and not by collection
+            self._queues.clear()  # they refer to the device, which must not need the collector to go
         except BaseException:
-            deferred.leave(call_driver, self._driver.close)  # nobody else will call again; it goes on where it was interrupted
+            deferred.leave(call_driver, self._driver.close)  # nobody else will call this again
             raise
 
     def _forget(self) -> None:

@@ -1,8 +1,8 @@
 """Why a wait does not end: the chain from a timepoint down to the missing signal (M13).
 
-Told iteratively, because chains may be long; the middle is elided, the last link never. A walk goes once through what
-is there and only notes what it finds; the words are made for the links that are shown. It takes no lock: what changes
-meanwhile is copied in one step, and each link is told as it was found.
+The walk is iterative, because chains may be long. The text leaves out the middle of a long chain, never the last link.
+The walk visits each submission once and only notes what it finds; words are made for the links that are shown. It takes
+no lock: it copies what may change, and tells each link as it found it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class _Link(NamedTuple):
     highest: int | None = None
     """The highest claim on a timeline where nobody claims this value."""
     circular: bool = False
-    """The producer is one of those that led here..."""
+    """Whether the producer is one of the submissions that led here."""
     missing: Target | None = None
-    """...by way of this timepoint, which it does not claim: so what is missing is its signal."""
+    """Of such a circle, the timepoint in it that nobody claims: what is missing is that signal."""
 
 
 class _Walk:
@@ -70,8 +70,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self._met: set[Submission] = set()
-        # What leads to the current link, so that meeting one of it again is a cycle; its places; and where it went on
-        # with who claims a higher value, because nobody claims the one that is waited for.
+        # The submissions that lead to the current link: meeting one of them again is a cycle. Their places in that
+        # list. And the timepoints that nobody claims, where the walk went on with the claimant of a higher value.
         self._path: list[Submission] = []
         self._places: dict[Submission, int] = {}
         self._guesses: list[tuple[int, Target]] = []
@@ -127,7 +127,7 @@ class _Walk:
         return _Link(state, value, payload, None, producer, None, True, missing)
 
     def _helps(self, above: Submission | None, state: TimelineState, value: int) -> bool:
-        """Whether who claims more can bring a value: not if it waits for that itself. Then the signal is missing."""
+        """Whether the claimant of a higher value can bring this one. It cannot if it waits for this one itself."""
         return above is not None and above not in self._places and dict(above._pending()).get(state, -1) < value
 
 

@@ -1,10 +1,11 @@
-"""Errors that end work: what they keep, and how those that nobody has looked at are told in the end (M21).
+"""Errors that end work: what they keep alive, and how an error that nobody has looked at is reported in the end (M21).
 
-Each error that ends a submission has one record, shared by all whom it reaches: the submissions that fail with it and
-the timelines that carry it. Whoever may still look at the error refers to one of those. So when the record is
-collected nobody ever will, and it is reported; and when its device is closed before that, it is reported then. The
-device remembers a few of those that were reported before, for a strict close. What was given up on purpose, by a
-cancel, a close or a dropped semaphore, is no news. An error that is raised anew, after somebody has looked, is.
+Each error that ends a submission has one record. The submissions that fail with the error and the timelines that carry
+it share the record, and whoever may still look at the error refers to one of those. So when the record is collected,
+nobody can look any more, and the error is reported; if its device is closed before that, it is reported then. The
+device remembers a few of the errors that were reported before, for a strict close. Work that was given up on purpose,
+by a cancel, a close or a dropped semaphore, is not reported. An error that somebody has looked at is reported again if
+it is raised again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class Unseen:
     __slots__ = ("__weakref__", "_dropped", "error", "seen", "text")
 
     def __init__(self, text: str, error: BaseException, dropped: deque[tuple[str, BaseException]]) -> None:
-        self.seen = True  # until all is here: an interrupted constructor has nothing to report
+        self.seen = True  # until the rest is set: an interrupted constructor has nothing to report
         self.text = text
         self.error = error
         self._dropped = dropped
         self.seen = False
 
     def __del__(self) -> None:
-        # An interrupted constructor may have left nothing.
+        # An interrupted constructor may not even have set `seen`.
         if not (getattr(self, "seen", True) or process.here.exiting):
             self._dropped.append((self.text, self.error))
             deferred.leave(_log, self.text, self.error)
@@ -56,7 +57,10 @@ def record_of(error: BaseException) -> Unseen | None:
 
 
 def note_failure(submission: Submission, error: BaseException) -> Unseen | None:
-    """Return the record of an error that ends a submission, made if the error is news; None for what was given up."""
+    """Return the record of an error that ends a submission, a new one unless one waits to be reported.
+
+    None for work that was given up on purpose.
+    """
     if isinstance(error, AbortedError):
         return None
     record = record_of(error)
@@ -68,7 +72,7 @@ def note_failure(submission: Submission, error: BaseException) -> Unseen | None:
     return record
 
 
-def look_at(error: BaseException | None) -> None:
+def mark_seen(error: BaseException | None) -> None:
     """Somebody is told of an error: it need not be reported."""
     record = None if error is None else record_of(error)
     if record is not None:
@@ -78,7 +82,7 @@ def look_at(error: BaseException | None) -> None:
 def _log(text: str, error: BaseException) -> None:
     import logging  # here, because importing it costs as much as a third of Tidegate
 
-    forget_frames(error)  # once more: some may have been running still when its work ended
+    forget_frames(error)  # again, because some frames may still have been running when the work ended
     said = str(error)
     name = type(error).__name__
     logging.getLogger("tidegate").error(
@@ -108,5 +112,5 @@ def forget_frames(error: BaseException) -> None:
             try:
                 trace.tb_frame.clear()
             except RuntimeError:
-                pass  # still running: its locals go when it ends, unless the error keeps it
+                pass  # it is still running; its locals go when it ends, unless the error keeps it
             trace = trace.tb_next

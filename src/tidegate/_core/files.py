@@ -1,12 +1,12 @@
 """File work: read and write in queue order, on the host-call threads (M14).
 
-A path is opened when the work runs, so that held work costs no descriptor. That it can be opened is looked at during
-the call, and it means then what it meant at the call, wherever the process has gone to. A file object with a
-descriptor is duplicated during the call, because the caller may close it before its turn comes (M18).
+A path is opened when the work runs, so that held work costs no descriptor. The call checks that it can be opened, and
+the path means later what it meant at the call, whatever the current folder is by then. Of a file object with a
+descriptor the call takes a duplicate, because the caller may close it before its turn comes (M18).
 
 Other file objects are anybody's Python code. It runs under no lock but one that belongs to the object, without which
 two operations would mix their seeks and reads. Whoever stands in line for that counts as at work among the host threads
-(M33): mostly it is a matter of microseconds.
+(M33), because that mostly takes microseconds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _END = 2**63 - 1
 class _Locks:
     """A lock for each file, as long as an operation keeps it.
 
-    Objects are known by their identity, for they need be neither hashable nor weakly referable. It is their own while
-    whoever keeps the lock keeps the object too.
+    File objects are known by their identity, because they need be neither hashable nor weakly referable. No other
+    object has the same identity meanwhile, because whoever keeps the lock keeps the object too.
     """
 
     def __init__(self) -> None:
@@ -236,8 +236,8 @@ def _checked_object(file: Any, write: bool) -> int | None:
 def transfer(queue: Queue, work: Upload | Download, buffer: Span) -> None:
     """Move bytes for host work that is under way, and wait for them.
 
-    It is no write of its own that a host read would have to follow (M26), and no use of the buffer that a `close`
-    meanwhile could refuse (M18).
+    The transfer is a part of that work, which counts as the write that host reads follow (M26) and as the use of the
+    buffer (M18). So it goes through even if the buffer was closed meanwhile.
     """
     queue._submit_part(work, (buffer._memory,)).wait()
 

@@ -1,7 +1,7 @@
 """What follows from what: a walk from submissions to those that wait for them, however many there are in between.
 
-Every wait is met once. Those at one timeline are taken from the lowest value on, as higher and higher claims come into
-sight, so that a long chain on one timeline costs no more than one over many.
+Each wait is looked at once. The waits at one timeline are listed in the order of their values, and taken off that list
+as claims on higher values are found. So a long chain on one timeline costs no more than one over many timelines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CUDA streams and events of other libraries in the process: following them, and having them follow us.
 
-The driver does it; here is only how it is found.
+The driver does the work. This module only finds it.
 """
 
 from __future__ import annotations

@@ -5,13 +5,15 @@ Tidegate wait does not count, so calls that wait for one another always find a t
 another by means that the pool knows nothing of: while tasks wait and no worker has come back for `_PATIENCE`, it starts
 more threads, up to a limit: one, then two, then three at a time. Surplus threads end when idle.
 
-Where it may be interrupted. A signal handler or a finalizer may strike inside `run`, and call it: it ends what held
-work waits for. So nothing that a thread of the user's does here takes a lock. Tasks, parked workers and blocked ones
-stand in deques, whose steps are atomic. Threads are started by the reaper and by the watcher: starting one takes locks,
-and a Ctrl-C inside it would be lost. What is left to do after an interrupt is a note to the reaper as well.
+Why no lock is taken in the user's threads. A signal handler or a finalizer may interrupt `run` and call it again,
+because it may set held host calls free. So nothing that a thread of the user's does here takes a lock. Tasks, idle
+workers and blocked workers are kept in deques, whose methods are atomic. Threads are started by the deferred worker and
+by the watcher, because starting one takes locks, and a Ctrl-C inside of that would be lost. What an interrupt cuts
+short goes to the deferred worker as well.
 
-Why nobody is overlooked. Each side looks again after it has shown itself: who adds a task then looks for a parked
-worker, for room and for the watcher; a worker that parks, blocks or ends, and a watcher that ends, then look for tasks.
+Why no task is overlooked. Each side first makes itself known and then looks at the other side. A thread that adds a
+task then looks for an idle worker, for room and for the watcher. A worker that becomes idle, blocks or ends, and a
+watcher that ends, then look for tasks.
 """
 
 from __future__ import annotations
@@ -25,8 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidArgumentError, ResourceExhaustedError
-from .background import deferred as reaper
-from .background import report_unraisable
+from .background import deferred, report_unraisable
 from .compiled import retire_submission as retire
 from .process import in_child
 from .thread_state import thread_state
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 Task = Callable[[], object]
 
 SIZE = min(32, (os.cpu_count() or 1) + 4)
-"""How many threads are started without hesitation."""
+"""How many threads are started without waiting for `_PATIENCE`."""
 _PATIENCE = 0.05
 _IDLE_SECONDS = 5.0
 _VARIABLE = "TIDEGATE_HOST_THREADS"
@@ -47,7 +48,7 @@ _LIMIT = 1024
 class HostCallPool:
     """Runs tasks in the order given, on as many threads as it takes.
 
-    Its lock guards the number of threads, and only the pool's own threads and the reaper take it.
+    Its lock guards the number of threads, and only the pool's own threads and the deferred worker take it.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -58,9 +59,10 @@ class HostCallPool:
     def _renew(self) -> None:
         self._lock = threading.Lock()
         self._tasks: deque[tuple[Task, Ticket]] = deque()
-        self._parked: deque[LockType] = deque()
-        # Takes the one that parked last and opens its gate, all in C: between the two an interrupt would lose a worker.
-        self._wakes = map(LockType.release, iter(self._parked.pop, None))
+        self._idle: deque[LockType] = deque()
+        # Takes the worker that became idle last and opens its gate. Both happen in C, because an interrupt between the
+        # two would lose the worker.
+        self._wakes = map(LockType.release, iter(self._idle.pop, None))
         self._blocked: deque[None] = deque()
         self._threads = 0
         self._watched = False
@@ -72,11 +74,11 @@ class HostCallPool:
         """Have a worker run the task of a submission. Returns at once."""
         entry = (task, ticket)
         try:
-            ticket.taken = True  # no call between this and the step that hands over (see driver, Interrupts)
+            ticket.taken = True  # immediately before the work is handed over (see driver, Interrupts)
             self._tasks.append(entry)
             self._call_for_one()
         except BaseException:
-            reaper.leave(self._staff)
+            deferred.leave(self._staff)
             raise
 
     def worker_blocks(self) -> None:
@@ -93,31 +95,31 @@ class HostCallPool:
     def set_limit(self, limit: int) -> int:
         """Set how many workers may be at work at once, those that block in a wait not counted; returns what it was."""
         before, self._limit = self._limit, limit
-        for _ in range(len(self._parked)):
+        for _ in range(len(self._idle)):
             self._wake()  # those beyond the limit end
         if self._tasks:
             self._call_for_one()
         return before
 
     def waiting(self) -> set[Ticket]:
-        """Return whose tasks no worker has come for yet."""
+        """Return the submissions whose tasks no worker has begun."""
         return {ticket for _, ticket in self._tasks.copy()}
 
     def why_waiting(self) -> str:
-        """Say what those wait for."""
+        """Say what those submissions wait for."""
         if self._busy() < self._limit:
             return "ready, waiting for a host thread"
         return f"ready, but waiting for a free host thread: {self._limit} of {self._limit} are busy"
 
     def _call_for_one(self) -> None:
-        """Have somebody come for a task: a parked worker, or one that the reaper or the watcher starts."""
+        """Get a worker for a task: an idle one, or one that the deferred worker or the watcher starts."""
         if not self._wake():
             busy = self._busy()
             if busy < self._limit and (busy < SIZE or not self._watched):
-                reaper.leave(self._staff)
+                deferred.leave(self._staff)
 
     def _wake(self) -> bool:
-        """Wake the worker that parked last, so that the others may end. False: nobody is parked."""
+        """Wake the worker that became idle last, so that the others may end. Return False if no worker is idle."""
         try:
             next(self._wakes)
         except IndexError:
@@ -127,10 +129,13 @@ class HostCallPool:
     def _busy(self) -> int:
         return self._threads - len(self._blocked)
 
-    # On the reaper and on threads of the pool's own -----------------------------------------------------------------
+    # On the deferred worker and on threads of the pool's own --------------------------------------------------------
 
     def _staff(self) -> None:
-        """Get one more worker for what waits, or else somebody who sees whether one is needed. A note to the reaper."""
+        """Get one more worker for the tasks that wait, or a watcher that sees whether one is needed.
+
+        Called by the deferred worker.
+        """
         if not self._tasks or self._wake() or self._start(SIZE):
             return
         if not self._watched and self._busy() < self._limit:
@@ -154,14 +159,14 @@ class HostCallPool:
         return False
 
     def _give_up(self, error: Exception) -> None:
-        """No thread can be had, and nobody is at work who might come: what waits fails."""
+        """No thread can be started, and none is at work: the tasks that wait fail."""
         while (entry := self._next()) is not None:
             lost = ResourceExhaustedError(f"no thread could be started for a host call: {error}")
             lost.__cause__ = error
             retire(entry[1], lost)  # type: ignore[arg-type]  # a ticket is a submission of ours
 
     def _watch(self) -> None:
-        """Start more workers while tasks wait and nobody comes back for one."""
+        """Start more workers while tasks wait and no worker comes back for one."""
         more = 0
         try:
             while self._tasks and self._busy() < self._limit:
@@ -173,27 +178,27 @@ class HostCallPool:
         finally:
             self._watched = False
             if self._tasks:
-                reaper.leave(self._staff)
+                deferred.leave(self._staff)
 
     def _work(self) -> None:
         thread_state.pool = self
         gate = allocate_lock()
         gate.acquire()
         try:
-            while self._busy() <= self._limit and (self._run_next() or self._park(gate)):
+            while self._busy() <= self._limit and (self._run_next() or self._rest(gate)):
                 pass
         finally:
             try:
-                self._parked.remove(gate)
+                self._idle.remove(gate)
             except ValueError:
-                pass  # chosen to be woken in the same moment: then there is a task
+                pass  # it was woken in the same moment, so there is a task
             with self._lock:
                 self._threads -= 1
             if self._tasks:
                 self._call_for_one()
 
     def _run_next(self) -> bool:
-        """Run the first task. False: there is none."""
+        """Run the first task. Return False if there is none."""
         entry = self._next()
         if entry is None:
             return False
@@ -202,7 +207,7 @@ class HostCallPool:
         except BaseException as error:
             report_unraisable(error, entry[0])
         self._came_back = True
-        del entry  # the frames of an error that is kept know this one
+        del entry  # an error that is kept keeps this frame
         return True
 
     def _next(self) -> tuple[Task, Ticket] | None:
@@ -211,11 +216,11 @@ class HostCallPool:
         except IndexError:
             return None
 
-    def _park(self, gate: LockType) -> bool:
-        """Sleep until woken. False: nobody came for a long while."""
-        self._parked.append(gate)
+    def _rest(self, gate: LockType) -> bool:
+        """Sleep until woken. Return False if nobody came for a long while."""
+        self._idle.append(gate)
         if self._tasks or self._busy() > self._limit:
-            self._wake()  # this one or another: a task came, or the limit fell, before anybody could be seen here
+            self._wake()  # this one or another: before it was seen here, a task came or the limit was lowered
         return gate.acquire(timeout=_IDLE_SECONDS)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Workgroups = tuple[int, int, int]
 
 MOST_BINDINGS = 2**16
-"""Far more than any device takes: what a kernel is made of grows with them."""
+"""Far more than any device takes. What a driver makes of a kernel grows with the number, so there has to be a limit."""
 
 
 class Kernel:
@@ -164,7 +164,7 @@ class Function(BaseFunction):
             raise InvalidArgumentError(f"function {self.name!r} takes {needed} bindings, and {count} were given")
 
     def check_launch(self, workgroups: Workgroups, local_memory: int) -> None:
-        """Refuse more workgroups or local memory than the device has for it (M16). None of them are never too many."""
+        """Refuse more workgroups or local memory than the device has for it (M16). An empty grid is never too large."""
         limits = self._function.limits
         most, local = limits.max_workgroups, limits.max_local_memory
         x, y, z = workgroups
@@ -203,9 +203,10 @@ _BOUNDS: dict[str, tuple[Any, int, int]] = {
 
 
 def _plain(value: Any, kind: np.dtype[Any]) -> Any:
-    """Return an int that fits an integer type, or a number of the type itself, and None for all that needs a look.
+    """Return a constant that needs no check: an int that fits an integer type, or a number of the type itself.
 
-    Zero is among the latter: it is no different, but this keeps the caller to one expression.
+    None for all others. A zero counts as false for the caller, which then converts it the long way: the result is the
+    same, and the caller stays one expression.
     """
     if value.__class__ is int:
         bounds = _BOUNDS.get(kind.char)

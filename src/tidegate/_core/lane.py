@@ -20,8 +20,9 @@ class Lane(Operations):
     place. A failure fails what was submitted behind it; `reset()` starts afresh. Threads may share a lane: the order is
     that of the calls.
 
-    The order is a timeline of the lane's own: each operation waits for its highest claim and claims the next value, in
-    the same locked step as everything else, so there is no lock to hold and nothing to undo after a refusal.
+    The order is a timeline of the lane's own: each operation waits for the highest claim on it and claims the next
+    value. Both are done in the step that admits the operation, so a lane needs no lock, and a refused operation leaves
+    nothing to undo.
     """
 
     def __init__(self, queue: Queue, label: str = "") -> None:

@@ -1,6 +1,6 @@
 """Semaphores to the outside, as a device's own events (MTLSharedEvent), for other users of that device in the process.
 
-The drivers do it; here is only how one is found.
+The drivers do the work. This module only finds the right one.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Operations(WorkTarget):
         constants: Sequence[Any],
         local_memory: int,
     ) -> Dispatch:
-        """Return the work of a dispatch whose arguments need a look, or refuse it."""
+        """Return the work of a dispatch whose arguments the compiled core leaves to Python, or raise what is wrong."""
         if not isinstance(function, Function):
             raise TypeError(f"dispatch takes a function of an executable, not {type(function).__name__}")
         device = self._device

@@ -1,7 +1,7 @@
 """Which process an object was made in, so that a forked child can refuse what belongs to its parent (M37).
 
 Every object made in one process shares one `Process`; after a fork the child marks that object and takes a new one.
-Looking is an attribute read, and nothing has to be registered or walked.
+To look is an attribute read, and no list of objects has to be kept. Compiled objects have the number of forks instead.
 """
 
 from __future__ import annotations

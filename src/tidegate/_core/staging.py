@@ -68,7 +68,7 @@ class StagingBuffer:
         self.capacity = capacity
         self._buffer: Buffer | None = device.allocate(capacity, memory="host", label="staging")
         self._bytes = self._buffer._host_bytes(writable=True)
-        self._lock = threading.RLock()  # not to be taken twice, but because it knows its owner
+        self._lock = threading.RLock()  # it is never taken twice, but it knows which thread holds it
         self._gaps: list[tuple[int, int]] = [(0, capacity)]  # (begin, end), sorted, never touching
         self._next = 0
         self._closed = False

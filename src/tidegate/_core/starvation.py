@@ -26,7 +26,7 @@ class Starvation:
         return device
 
     def listen(self) -> None:
-        """Have the devices tell when work in flight is over that will give memory back, whatever runs on behind it."""
+        """Request a wake-up for each piece of work in flight whose end gives memory back."""
         for submission in self._device._owned_submissions():
             if _gives_back(submission):
                 ask_for_wake_up(submission)
@@ -34,8 +34,8 @@ class Starvation:
     def retry(self) -> None:
         """Memory may have come back: try all of them, and fail them when nothing can help. One thread at a time.
 
-        Whether help may come is asked *before* trying. If none could, and the try fails all the same, it is certain;
-        asked afterwards, memory that came back in between would be overlooked.
+        Whether anything may still give memory back is asked *before* the try. If nothing can, and the try fails as
+        well, then no memory will come. Asked after the try, memory that came back in between would be overlooked.
         """
         device = self._device
         while device._starving:
@@ -44,8 +44,8 @@ class Starvation:
             if self._try(waiting):
                 continue
             if hopeful:
-                device._arm_for_room()  # nobody else may be listening for the end of what shall help
-            elif not device._asked:  # who came meanwhile, because something ended, has brought hope
+                device._request_room()  # perhaps nobody else has requested that wake-up
+            elif not device._asked:  # if work has ended meanwhile, this is called once more
                 self._give_up(waiting)
             return
 
@@ -71,9 +71,9 @@ class Starvation:
     def _help_comes(self) -> bool:
         """Whether anything in flight may give memory back.
 
-        Issued work may hold buffers that were closed or dropped, and others wait for it; so may what is over and being
-        released. Of the held, a free helps, or the end of work on a buffer that was given up; but not if it waits,
-        however indirectly, for one that starves.
+        Any work that the device owns may: it may hold buffers that were closed or dropped, or others may wait for it. A
+        held submission may if it is a free, or if it uses a buffer that was given up, unless it waits, however
+        indirectly, for an allocation that starves.
         """
         device = self._device
         if any(submission not in device._starving for submission in device._owned_submissions()):

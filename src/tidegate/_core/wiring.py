@@ -1,4 +1,4 @@
-"""What stands above the compiled core and is called by it: explanations, awaits, forks, the threads of host calls."""
+"""Joins the compiled core with what it calls in Python: explanations, awaits, the threads of host calls, and forks."""
 
 from __future__ import annotations
 

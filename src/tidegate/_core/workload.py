@@ -1,6 +1,6 @@
 """What is on a device: held, issued, put off, starving; and how it ends (M22, M35, M36).
 
-The private side of `Device`, as scheduling and retirement see it.
+The private side of `Device`: the policy that the compiled core calls when work ends or a driver has no room.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .starvation import Starvation
 from .thread_state import thread_state
 
 _AHEAD = 64
-"""How far is looked among what was put off."""
+"""How many of the backlog are tried at a time."""
 _DROPPED = 8
-"""So many failures that were dropped unseen are remembered."""
+"""How many failures are remembered that nobody had looked at when they were reported."""
 
 
 class Poller:
@@ -55,8 +55,10 @@ class Poller:
 class Workload(compiled.Workload):
     """Everything of a device that concerns the work on it.
 
-    Its submissions are held, and known weakly; or its own, from the moment they are ready: some of them put off, in the
-    `_backlog`, and some starving; `_attention` says whether somebody need come to try those again.
+    The device knows its held submissions without owning them. It owns a submission from the moment that is ready until
+    it is over. Meanwhile the driver has it, or it waits in the `_backlog` because the driver had no room, or it is an
+    allocation that starves for memory. While there are any of the last two, `_attention` is set, and the end of any
+    work tries them again.
     """
 
     def __init__(self, driver: DriverDevice) -> None:
@@ -74,8 +76,8 @@ class Workload(compiled.Workload):
         """Return how texts name the device."""
         raise NotImplementedError
 
-    def _doomed_submissions(self) -> list[Submission]:
-        """Return the held submissions that do not follow from issued work alone."""
+    def _submissions_to_abort(self) -> list[Submission]:
+        """Return the held submissions that do not follow from issued work alone: a close gives those up (M35)."""
         held = dict.fromkeys(self._held_submissions())
         sure = [submission for submission in held if submission._is_decided]
         safe = followers(self._owned_submissions() + sure, held).union(sure)
@@ -121,8 +123,8 @@ class Workload(compiled.Workload):
     def _run_on_host(self, submission: Submission, work: HostWork) -> None:
         host_pool.run(partial(_host_task, submission, work), submission)
 
-    def _arm_for_room(self) -> None:
-        """Have the devices tell when they are half done with what they have, so that they never run dry."""
+    def _request_room(self) -> None:
+        """Request a wake-up when a native queue is half done with what it has, so that it never runs dry."""
         for timeline in tuple(self._poller.timelines):
             in_flight = timeline.in_flight
             for ticket in in_flight[len(in_flight) // 2 :: max(1, len(in_flight) - 1 - len(in_flight) // 2)]:
@@ -138,7 +140,7 @@ class Workload(compiled.Workload):
         self._after_retirement()
 
     def _after_retirement(self) -> None:
-        """Something ended, so there may be room: try what was put off or starves."""
+        """Something ended, so there may be room: try again what is in the backlog or starves."""
         self._one_at_a_time(self._try_what_waits)
 
     def _try_what_waits(self) -> None:
@@ -147,10 +149,10 @@ class Workload(compiled.Workload):
         self._attention = bool(self._starving or self._backlog)
 
     def _try_backlog(self) -> None:
-        """Give what was put off to the driver, the oldest first.
+        """Give what is in the backlog to the driver, the oldest first.
 
-        What one kind of work lacks, another may not need, and it must not wait for that (M15). Only so far ahead: when
-        very much of one kind is put off, what stands behind that waits with it.
+        Room that one kind of work lacks another kind may not need, so a refused kind does not stop the others (M15).
+        Only the first `_AHEAD` are tried: behind more than that of a refused kind, the others wait too.
         """
         refused: set[object] = set()
         index = 0
@@ -163,7 +165,7 @@ class Workload(compiled.Workload):
                 refused.add(kind)
                 index += 1
         if refused:
-            self._arm_for_room()
+            self._request_room()
 
     def _why_not_issued(self, submission: Submission) -> str:
         if submission in self._starving:
@@ -176,13 +178,13 @@ class Workload(compiled.Workload):
 
 
 def _kind_of(submission: Submission) -> object:
-    """What decides whether a device has room: which work, and where it goes."""
+    """Return what decides whether a device has room for it: the class of the work and the queue it goes to."""
     work = submission._work
     return submission._queue._port, work.__class__, getattr(work, "prepared", None).__class__
 
 
 def _wait_quietly(submission: Submission, timeout: float | None) -> None:
-    """Wait for the end of a submission, well or not; its failure does not count as looked at."""
+    """Wait for the end of a submission, well or not, without marking its failure as seen."""
     if submission._is_over:
         return
     gate = allocate_lock()
@@ -195,10 +197,8 @@ def _wait_quietly(submission: Submission, timeout: float | None) -> None:
         subscription.cancel()
 
 
-def closed_error(submission: Submission) -> Exception | None:
-    """Return what a closed device refuses a submission with; not if that is a part of work which it still drains."""
-    if submission._nested:
-        return None
+def closed_error(submission: Submission) -> Exception:
+    """Return what a closed device refuses a submission with."""
     return ClosedError(f"{submission._kind} on {submission._queue.describe()}: the device is closed")
 
 
@@ -227,5 +227,5 @@ def _host_task(submission: Submission, work: HostWork) -> None:
     finally:
         thread_state.host_call_device = None
     compiled.retire_submission(submission, error)
-    # The frames that an error passed through know this one for as long as it is kept, and this one would keep the work.
+    # An error keeps this frame as long as it lives, and the frame would keep the work.
     del submission, work, error

@@ -18,13 +18,13 @@ from .fault import Patch, fault, planted
 @fault("M35", killed_by="test_ends::test_close_aborts_what_waits_for_something_else")
 def aborts_nothing_at_close(patch: Patch) -> None:
     """`close` waits for held work, whoever that waits for."""
-    patch.method(Workload, "_doomed_submissions", lambda self: [])
+    patch.method(Workload, "_submissions_to_abort", lambda self: [])
 
 
 @fault("M35", killed_by="test_ends::test_close_drains_issued_work_and_what_follows_from_it_alone")
 def aborts_everything_held_at_close(patch: Patch) -> None:
     """`close` gives up held work that running work would have set free."""
-    patch.method(Workload, "_doomed_submissions", lambda self: self._held_submissions())
+    patch.method(Workload, "_submissions_to_abort", lambda self: self._held_submissions())
 
 
 @fault("M35", killed_by="test_ends::test_close_over_its_time_names_what_still_runs_and_may_be_called_again")
@@ -48,13 +48,13 @@ planted(
 @fault("M35", killed_by="test_ends::test_closing_one_device_leaves_the_others_alone")
 def closes_its_neighbours(patch: Patch) -> None:
     """`close` gives up what is held on other devices too."""
-    real = Workload._doomed_submissions
+    real = Workload._submissions_to_abort
 
     def doomed(self: Any) -> list[Any]:
         others = [device for device in core_device.open_devices() if device is not self]
         return real(self) + [held for device in others for held in device._held_submissions()]
 
-    patch.method(Workload, "_doomed_submissions", doomed)
+    patch.method(Workload, "_submissions_to_abort", doomed)
 
 
 # A lost device ------------------------------------------------------------------------------------------------------
