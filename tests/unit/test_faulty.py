@@ -122,9 +122,10 @@ def test_what_a_fault_of_compiled_code_changes_is_there_exactly_once(faults: Mod
 
 
 def test_a_fault_of_compiled_code_needs_a_build_of_its_own() -> None:
-    with pytest.raises(tg.FailedPreconditionError, match=r"tools/faulty\.py signals-backwards"), FAULTS[
-        "signals-backwards"
-    ].apply():
+    with (
+        pytest.raises(tg.FailedPreconditionError, match=r"tools/faulty\.py signals-backwards"),
+        FAULTS["signals-backwards"].apply(),
+    ):
         pass
 
 
