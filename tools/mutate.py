@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(str(mutant) for _, mutant in chosen))
         return 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # also in the background
     try:
         _try_all(every, chosen, report, options, console)
     except KeyboardInterrupt:
@@ -166,6 +169,8 @@ def _try_all(
                 for verdict in trials.run(chosen, reach):
                     report.verdicts.append(verdict)
                     progress.update(task, advance=1, description=f"{report.score:.1f}% killed")
+                    if not console.is_terminal and len(report.verdicts) % 100 == 0:
+                        console.print(f"{len(report.verdicts)} of {len(chosen)}, {report.score:.1f}% killed")
                     if verdict.status != "killed" and report.accepted.reason(verdict.mutant) is None:
                         progress.console.print(f"{verdict.status}: {verdict.mutant}", markup=False, highlight=False)
 

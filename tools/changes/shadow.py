@@ -1,7 +1,7 @@
 """Python that has the shape of Cython, so that `ast` can say where everything stands.
 
 `shadow_of` returns a text of the same length, with the same line ends. What only Cython knows is blanked or replaced in
-place: casts and address signs by blanks, declarations by `pass`, heads of functions by `def name():`. So a position in the
+place: casts and address signs by blanks, declarations by `pass`, heads of functions by `def name()`. So a position in the
 tree of the shadow is a position in the source. For Python sources the shadow is the source itself.
 """
 
@@ -99,7 +99,8 @@ def _translated(statement: str) -> str:
     if found := _CLASS.match(words):
         return _fit(statement, f"class {found[1]}:")
     if found := _FUNCTION.match(words):
-        return _fit(statement, f"def {found[1]}():")
+        end = len(statement.rstrip()) - len("):")
+        return _fit(statement[:end], f"def {found[1]}(") + "):" + statement[end + len("):") :]
     if words.startswith(("def ", "async def ")):
         raise ValueError(f"no function: {words.splitlines()[0]}")
     found = _VARIABLE.match(words)

@@ -171,7 +171,8 @@ class _Finder:
                 yield from self._negated(value)
             case ast.Return():
                 nothing = f"return {self._nothing}"
-                yield self._mutant(node, nothing, f"`{words}` -> `{nothing}`", True)
+                if words != nothing:
+                    yield self._mutant(node, nothing, f"`{words}` -> `{nothing}`", True)
             case ast.Break():
                 yield self._mutant(node, "continue", "`break` -> `continue`", True)
             case ast.Continue():
