@@ -197,7 +197,13 @@ def test_killed_surviving_and_unreached_mutants_are_told_apart(tmp_path):
     from mutation.report import survivors_in
 
     report = tmp_path / "report.json"
-    what = ("--files", "src/tidegate/_core/timelines/order.pxi", "src/tidegate/_core/following.py", "--json", str(report))
+    what = (
+        "--files",
+        "src/tidegate/_core/timelines/order.pxi",
+        "src/tidegate/_core/following.py",
+        "--json",
+        str(report),
+    )
     done = mutate(*what, "--tests", "--conformance", "src/tidegate/conformance/test_callbacks.py", "--drivers", "cpu")
     records = json.loads(report.read_text())["mutants"]
     statuses = {(each["file"].rpartition("/")[2], each["status"]) for each in records}

@@ -14,7 +14,6 @@ from changes.building import build
 from changes.edits import change_of
 from changes.schemata import Change
 from changes.serving import Server, Suite
-
 from tidegate.testing.faulty import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]

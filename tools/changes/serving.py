@@ -52,8 +52,8 @@ class Server:
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._writing = threading.Lock()
-        self._log = tempfile.TemporaryFile()
-        self._reached = tempfile.NamedTemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._reached = tempfile.NamedTemporaryFile()  # noqa: SIM115
         self._reached.truncate(1 << 20)  # more than there are changes
         path = [str(tree / "src"), str(TOOLS), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(

@@ -1,8 +1,8 @@
 """Python that has the shape of Cython, so that `ast` can say where everything stands.
 
-`shadow_of` returns a text of the same length, with the same line ends. What only Cython knows is blanked or replaced in
-place: casts and address signs by blanks, declarations by `pass`, heads of functions by `def name()`. So a position in the
-tree of the shadow is a position in the source. For Python sources the shadow is the source itself.
+`shadow_of` returns a text of the same length, with the same line ends. What only Cython knows is blanked or replaced
+in place: casts and address signs by blanks, declarations by `pass`, heads of functions by `def name()`. So a position
+in the tree of the shadow is a position in the source. For Python sources the shadow is the source itself.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A trial is a forked child that switches a change on and runs the tests it is asked to, so it costs hardly more than they
 do. Requests come by the standard input, one JSON object per line, and several may be under way; each is answered with
-one. The child tells through a pipe which test it is at, so one that hangs is known after its own time limit; and it ends
-at the first failure, without any clearing up.
+one. The child tells through a pipe which test it is at, so one that hangs is known after its own time limit; and it
+ends at the first failure, without any clearing up.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Serving:
             data = data[os.write(self._answers, data) :]
 
     def _begin(self, request: dict[str, Any]) -> Child:
-        log = tempfile.TemporaryFile()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         reading, writing = os.pipe()
         # By the C library, not by `os`: the package must not notice, for it marks what was made before a fork.
         process = ctypes.PyDLL(None).fork()

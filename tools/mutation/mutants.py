@@ -1,4 +1,4 @@
-"""Finds the mutants of a source file, Python or Cython: small changes of meaning, each of which some test should notice.
+"""Finds the mutants of a source file, Python or Cython: small changes of meaning that some test should notice.
 
 What runs at import is left alone, for all mutants are built in together and switched on when that is over.
 """
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from changes.schemata import Change
@@ -223,8 +224,8 @@ class _Finder:
                         yield self._between(node, [(left, right)], other)
             case ast.BoolOp(op=operator, values=values):
                 other = "or" if isinstance(operator, ast.And) else "and"
-                yield self._between(node, list(zip(values, values[1:])), other)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield self._between(node, list(pairwise(values)), other)
+            case ast.UnaryOp(op=ast.Not()):
                 yield self._swap(node, self._text(node).removeprefix("not").strip())
             case ast.BinOp(op=operator) if type(operator) in _OPERATORS:
                 yield self._between(node, [(node.left, node.right)], _OPERATORS[type(operator)])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from changes.serving import Server, Suite
+
 from mutation.mutants import Mutant
 
 Test = tuple[str, str]

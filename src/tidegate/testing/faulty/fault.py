@@ -4,9 +4,9 @@ A fault of Python code changes functions and methods of the core or of a driver,
 everything back afterwards. It names what it changes; if that is no longer there, applying it raises, so that a fault
 cannot rot into one that does nothing.
 
-A fault of compiled code is an edit of its text. It needs a build of its own: `tools/faulty.py` makes one that holds all of
-them, switched off, and `apply` switches one on there. A text that is not found exactly once ends that build, and fails
-a test of ours.
+A fault of compiled code is an edit of its text. It needs a build of its own: `tools/faulty.py` makes one that holds all
+of them, switched off, and `apply` switches one on there. A text that is not found exactly once ends that build, and
+fails a test of ours.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class Fault:
             return importlib.import_module("tidegate._switch").switch_on  # type: ignore[no-any-return]
         except ImportError:
             raise FailedPreconditionError(
-                f"{self.name} is a fault of compiled code: `python tools/faulty.py {self.name}` builds it and runs its test"
+                f"{self.name} is a fault of compiled code: `python tools/faulty.py {self.name}` builds it and runs its"
+                " test"
             ) from None
 
 

@@ -84,8 +84,7 @@ planted(
     after="""
         if any_of_them:
             for other in targets:
-                if (<Target>other).timeline.failure is not None and (<Target>other).timeline.payload < (<Target>other).value:
-                    raise failed_error((<Target>other).timeline, (<Target>other).value)
+                decided_index([other], False)
             return index
         reached += 1
     """,
