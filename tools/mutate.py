@@ -41,8 +41,11 @@ FILES = ("src/tidegate/_core/**/*.pxi", "src/tidegate/_core/*.py")
 TESTS = ("tests/unit", "tests/properties")
 DRIVERS = ("cpu", "streams")
 CONFORMANCE = "src/tidegate/conformance"
-# These test the tools and the suite; of the package they run what the suite runs.
-_NOT_THESE = ("--ignore-glob=*/test_tools_*.py", "--ignore-glob=*/test_faulty.py")
+# These test the tools; of the package they run what the suite runs. Or they take minutes.
+_NOT_THESE = [
+    f"--ignore-glob=*/{module}.py"
+    for module in ("test_tools_*", "test_faulty", "test_interrupts", "test_signal_handlers", "test_storms")
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +88,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--conformance", nargs="+", default=(CONFORMANCE,), metavar="PATH", help="a part of the suite")
     add("--tests", nargs="*", default=TESTS, metavar="PATH", help="what else may notice"
         f" (default: {' '.join(TESTS)})")  # fmt: skip
-    add("--slow", action="store_true", help="with the tests that are marked slow")
     add("--jobs", type=_positive, default=4, metavar="N", help="how many mutants at a time (default 4)")
     add("--sample", type=_positive, metavar="N", help="try only so many, chosen at random")
     add("--seed", type=int, default=0, help="for --sample (default 0)")
@@ -131,12 +133,11 @@ def _choose(every: list[Mutant], options: argparse.Namespace) -> list[tuple[int,
 def _suites(options: argparse.Namespace) -> Iterable[Suite]:
     # A lost signal shall fail a test as soon as it would count as hanging.
     environment = {"TIDEGATE_CONFORMANCE_LIMIT": f"{options.hang:g}"}
-    which = "not long" if options.slow else "not long and not slow"
-    common = ["-m", which, "--continue-on-collection-errors"]
+    common = [*_NOT_THESE, "-m", "not long", "--continue-on-collection-errors"]
     for driver in options.drivers:
         yield Suite(driver, [*options.conformance, "--tidegate-driver", driver, *common], environment)
     if options.tests:
-        yield Suite("tests", [*options.tests, *_NOT_THESE, *common], environment)
+        yield Suite("tests", [*options.tests, *common], environment)
 
 
 def _try_all(

@@ -64,8 +64,14 @@ def test_a_submission_holds_the_semaphores_it_will_signal(queue: tg.Queue) -> No
     middle = tg.Semaphore()
     queue.barrier(wait=gate.at(1), signal=middle.at(1))
     last = queue.barrier(wait=middle.at(1))
+    dropped = tg.Semaphore()
+    told = queue.barrier(wait=dropped.at(1))
     del middle
     gc.collect()
+    # Had that gone too, whoever waits for it would have been told by the time that those of the next one are.
+    del dropped
+    gc.collect()
+    failure_of(told)
     gate.signal(1)
     last.wait(timeout=LIMIT)
 

@@ -14,7 +14,7 @@ from tidegate._core.recording import CommandBuffer
 from tidegate.drivers.cpu import command_buffer
 from tidegate.drivers.cpu.transfers import bytes_of
 
-from .fault import Patch, fault
+from .fault import Patch, fault, planted
 
 # Order --------------------------------------------------------------------------------------------------------------
 
@@ -71,16 +71,15 @@ def ignores_edges(patch: Patch) -> None:
 # Recording ----------------------------------------------------------------------------------------------------------
 
 
-@fault("M29", killed_by="test_commands::test_a_one_shot_command_buffer_runs_once")
-def runs_a_one_shot_twice(patch: Patch) -> None:
-    """A one-shot command buffer may be executed as often as any other."""
-    real = CommandBuffer._execute
-
-    def execute(self: Any, *arguments: Any) -> Any:
-        self.one_shot = False
-        return real(self, *arguments)
-
-    patch.method(CommandBuffer, "_execute", execute)
+planted(
+    "runs-a-one-shot-twice",
+    "A one-shot command buffer may be executed as often as any other.",
+    "M29",
+    killed_by="test_commands::test_a_one_shot_command_buffer_runs_once",
+    room="work/operations.pxi",
+    before="not known.one_shot",
+    after="True",
+)
 
 
 @fault("M29", killed_by="test_commands::test_an_exception_inside_a_recording_discards_it")

@@ -112,14 +112,20 @@ def captures_an_update_late(patch: Patch) -> None:
     patch.function(transfers.plan_update, plan_update)
 
 
+_BORROWED = 'aim(work, self.device_, target, offset, <object>nbytes, "upload")'
+
 planted(
     "copies-what-it-should-borrow",
     "An upload takes a copy of its array at the call.",
     "M27",
     killed_by="test_upload_download::test_an_upload_borrows_its_array_and_holds_no_copy",
     room="work/operations.pxi",
-    before="work.array = source",
-    after="work.array = source.copy()",
+    before=_BORROWED,
+    after=f"""
+        work.host = None
+        work.borrow_flat(host_bytes_of(array, "upload").copy())
+        {_BORROWED}
+    """,
 )
 
 planted(
@@ -129,11 +135,13 @@ planted(
     "M18",
     killed_by="test_upload_download::test_an_upload_keeps_its_array_until_it_retires_and_no_longer",
     room="work/operations.pxi",
-    before="work.array = source",
-    after="""
+    before=_BORROWED,
+    after=f"""
         import ctypes, numpy
-        where = (ctypes.c_uint8 * source.nbytes).from_address(source.ctypes.data)
-        work.array = numpy.frombuffer(where, numpy.uint8)
+        flat = host_bytes_of(array, "upload")
+        work.host = None
+        work.borrow_flat(numpy.frombuffer((ctypes.c_uint8 * len(flat)).from_address(flat.ctypes.data), numpy.uint8))
+        {_BORROWED}
     """,
 )
 
