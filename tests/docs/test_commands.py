@@ -35,9 +35,10 @@ def test_ci_stops_at_the_first_failure_and_can_be_run() -> None:
     subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
 
 
-def test_the_picture_is_what_its_script_draws() -> None:
-    script = ROOT / "docs" / "pictures" / "timeline.py"
-    spec = importlib.util.spec_from_file_location("timeline_picture", script)
+@pytest.mark.parametrize("name", ["submission", "timeline"])
+def test_a_picture_is_what_its_script_draws(name: str) -> None:
+    script = ROOT / "docs" / "pictures" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_picture", script)
     assert spec is not None
     assert spec.loader is not None
     picture = importlib.util.module_from_spec(spec)

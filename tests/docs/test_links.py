@@ -67,3 +67,12 @@ def test_every_page_is_in_a_table_of_contents() -> None:
     written = {page.resolve() for page in docs.glob("**/*.md") if "_build" not in page.parts}
     assert written - listed == {(docs / "index.md").resolve()}
     assert not {page.name for page in listed - written} - _GENERATED
+
+
+@pytest.mark.parametrize("place", ["docs/design.md", "src/tidegate/_core/__init__.py"])
+def test_the_map_of_the_core_names_every_file_of_it(place: str) -> None:
+    core = ROOT / "src" / "tidegate" / "_core"
+    files = {path.stem if path.suffix == ".py" else path.name for path in core.glob("**/*.*") if path.is_file()}
+    named = set(re.findall(r"`(?:\w+/)*([\w.]+)`", (ROOT / place).read_text(encoding="utf-8")))
+    expected = {name for name in files if not name.endswith((".so", ".pyd", ".pyc", ".pyi", ".c"))} - {"__init__"}
+    assert expected <= named
