@@ -49,7 +49,6 @@ class ManualPiece:
         waits: On a counting device, the epochs that it was to be issued behind.
         taken: Whether the device took it.
         over: Whether it has ended.
-        wake_up_requested: Whether the core has asked to be told of its end; on a counting device only.
 
     """
 
@@ -68,7 +67,7 @@ class ManualPiece:
 
     @property
     def wake_up_requested(self) -> bool:
-        """Whether the core has asked to be told of its end."""
+        """Whether the core has asked to be told of its end; on a counting device only."""
         timeline = self.submission.timeline
         return isinstance(timeline, _Timeline) and self.submission.epoch in timeline.asked_for
 
