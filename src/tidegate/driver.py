@@ -33,10 +33,8 @@ Threads
 -------
 Every method may be called from any thread, several at once; a driver locks what is its own. The core holds no lock
 while it calls a driver, and a driver must not hold a lock of its own while it calls the sink: the sink runs callbacks
-that wait, and issues further work. A signal handler or a finalizer that interrupts a driver's method may signal and
-submit. Its callbacks and submissions are then put off to a thread of the core's, so they never enter the driver in the
-middle of that method. No method may block except `load`, `close` and `allocate` (which may run a little maintenance,
-but never waits for user work).
+that wait, and issues further work. No method may block except `load`, `close` and `allocate` (which may run a little
+maintenance, but never waits for user work).
 
 Interrupts (M19)
 ----------------
@@ -44,9 +42,9 @@ A KeyboardInterrupt may come out of any method. A driver sets `ticket.taken = Tr
 hands the work over; `timeline.begin` does so itself. If an exception leaves `issue` with `taken` set, the core waits
 for the end to be reported, and fails the signals then. If it is not set, the core takes the work as never issued.
 
-A thread does not enter a driver twice: what a signal handler or a finalizer begins while the core is inside of a driver
-is put off until it is not. On a thread of its own a driver says so itself, by `call_driver(function)`; what it tells
-the sink there is the core's again.
+A thread does not enter a driver twice. A signal handler or a finalizer that interrupts a driver may signal and submit;
+the callbacks and the work that follow are put off to a thread of the core's. On a thread of its own a driver says by
+`call_driver(function)` that it is inside; what it tells the sink there is the core's again.
 
 Memory
 ------
