@@ -1,9 +1,10 @@
 """A device with in-order streams, on the CPU: the seam as a GPU uses it, without a GPU.
 
 Each stream is a thread that runs what it is given in order, waits for epochs of other streams, and counts its own.
-"device" memory cannot be mapped. Unarmed work wakes nobody. A stream takes a bounded number of entries, and a wait for
-another stream goes only onto an empty one, so that nothing independent queues up behind it (M15). It exists to prove
-that what stands above the seam needs no change for such hardware, and it runs the conformance suite.
+"device" memory cannot be mapped. Work for which no wake-up is requested wakes nobody. A stream takes a bounded number
+of entries, and a wait for another stream goes only onto an empty one, so that nothing independent queues up behind it
+(M15). It exists to prove that what stands above the seam needs no change for such hardware, and it runs the
+conformance suite.
 """
 
 from __future__ import annotations
