@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,8 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _needs_a_card(item: pytest.Item) -> bool:
     """Whether a test takes the fixture `card`, or stands for the real driver where others take the simulation."""
-    driver = getattr(getattr(item, "callspec", None), "params", {}).get("driver", "")
+    driver = getattr(getattr(item, "callspec", None), "params", {}).get("driver", "") if _is_for_cards(item) else ""
     return (driver if isinstance(driver, str) else driver[0]) == "cuda" or "card" in getattr(item, "fixturenames", ())
+
+
+def _is_for_cards(item: pytest.Item) -> bool:
+    return "/cuda/card/" in item.nodeid
 
 
 def _why_no_card() -> str:
@@ -61,6 +67,17 @@ def _why_no_card() -> str:
 
     facts = driver.describe()
     return "" if facts.available else facts.reason
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop() -> Generator[None, object, object]:
+    """Have collections pass over what is there before the first test: thousands of tests collect."""
+    gc.collect()
+    gc.freeze()
+    try:
+        return (yield)
+    finally:
+        gc.unfreeze()
 
 
 # One line instead of hundreds of skips, also where other processes have collected the tests.

@@ -19,6 +19,17 @@ HANDLERS = "test_signal_handlers"
 INTERRUPTS = "test_interrupts or test_storms"
 WITHOUT_BOTH = "not test_signal_handlers and not test_interrupts and not test_storms"
 
+#: What a driver does itself. The rest of the suite asks mostly the core, which is the same for all: one run of it on a
+#: device that counts and one on a device that does not are enough for every day.
+DRIVERS_PART = " or ".join(
+    f"test_{name}"
+    for name in (
+        *("transfer", "upload_download", "mapping", "memory", "allocation", "budgets", "host_reads", "staging"),
+        *("dispatch", "executables", "commands", "bindings", "random_programs", "joins_that_fail", "lanes"),
+        *("submission", "claims", "queue_order", "failure", "ends", "closed_devices", "several_devices"),
+    )
+)
+
 _SUITE = (
     "import sys; from tidegate.conformance import run; sys.exit(run(sys.argv[1], require=True, arguments=sys.argv[2:]))"
 )
@@ -32,23 +43,32 @@ class Run:
         subject: what it runs against.
         tests: which tests, as pytest's `-k` takes them; all if empty.
         variables: additions to the environment.
+        quick: whether the slow ones among them are left out.
 
     """
 
     subject: str
     tests: str = ""
     variables: tuple[tuple[str, str], ...] = field(default=())
+    quick: bool = False
 
     def __str__(self) -> str:
-        part = {HANDLERS: "handlers", INTERRUPTS: "interrupts"}.get(self.tests)
+        part = {HANDLERS: "handlers", INTERRUPTS: "interrupts", DRIVERS_PART: "drivers-part"}.get(self.tests)
         return "-".join(
             [self.subject, *(f"{name}={value}" for name, value in self.variables), *([part] if part else [])]
         )
 
     def result(self) -> subprocess.CompletedProcess[str]:
         """Run it, and return how it ended and what it printed."""
+        # The suite does without hypothesis, whose plugin takes a good part of a second to load.
+        chosen = [
+            "-p",
+            "no:hypothesispytest",
+            *(["-k", self.tests] if self.tests else []),
+            *(["-m", "not slow"] if self.quick else []),
+        ]
         return subprocess.run(
-            [sys.executable, "-c", _SUITE, self.subject, "-q", *(["-k", self.tests] if self.tests else [])],
+            [sys.executable, "-c", _SUITE, self.subject, "-q", *chosen],
             capture_output=True,
             text=True,
             timeout=LIMIT,

@@ -47,7 +47,7 @@ def stress(root, *arguments):
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_mode_disturbs_as_it_says(project):
     done = stress(project, "--runs", "6", "--seed", "40")
     assert done.returncode == 0, done.stdout
@@ -64,14 +64,14 @@ def test_each_mode_disturbs_as_it_says(project):
     assert lines[6].startswith("6 runs without a failure")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_short_form_runs_each_mode_once_without_slow_tests(project):
     done = stress(project, "--quick", "--modes", "plain", "switch")
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("1 passed, 1 deselected") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_failure_ends_it_and_tells_how_to_repeat_it(project):
     (project / "test_probe.py").write_text(
         "import os\ndef test_fails_later():\n    assert int(os.environ['TIDEGATE_STRESS_SEED']) < 8\n"
@@ -88,7 +88,7 @@ def test_the_first_failure_ends_it_and_tells_how_to_repeat_it(project):
     assert "FAILED: mode plain, seed 8" in repeated.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_hangs_is_ended_and_shows_where_it_was(project):
     (project / "test_probe.py").write_text(
         "import threading\ndef test_that_hangs_here():\n    threading.Event().wait(60)\n"

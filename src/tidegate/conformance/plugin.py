@@ -16,6 +16,7 @@ test run of a project.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -91,7 +92,13 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     if not any(item.path.parent == SUITE for item in session.items):
         return (yield)
     with _subject_of(session.config).around():
-        return (yield)
+        # Many tests collect, and need not go through everything that is there already.
+        gc.collect()
+        gc.freeze()
+        try:
+            return (yield)
+        finally:
+            gc.unfreeze()
 
 
 def rules_of(item: pytest.Item) -> list[str]:

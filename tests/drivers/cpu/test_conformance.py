@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import pytest
 
-from ..conformance_runs import HANDLERS, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
+from ..conformance_runs import DRIVERS_PART, HANDLERS, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 RUNS = (
     Run("cpu", WITHOUT_BOTH),
     Run("streams", WITHOUT_BOTH),
-    Run("cpu-one-worker", WITHOUT_BOTH),
-    Run("null", WITHOUT_BOTH),
+    Run("cpu-one-worker", DRIVERS_PART, quick=True),
+    Run("null", DRIVERS_PART, quick=True),
 )
 #: An interrupt or a handler at every step meets the same steps on these as on the others.
-LONG_RUNS = (Run("cpu", HANDLERS), Run("cpu", INTERRUPTS), Run("streams", HANDLERS), Run("streams", INTERRUPTS))
+LONG_RUNS = (
+    *(Run(subject, WITHOUT_BOTH) for subject in ("cpu-one-worker", "null")),
+    *(Run(subject, tests) for subject in ("cpu", "streams") for tests in (HANDLERS, INTERRUPTS)),
+)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The conformance suite over the CUDA driver: on the simulation, and on a card where there is one.
 
-The whole suite for the driver as it comes. Its other forms differ in a few places, and run what is about those:
+The whole suite for the driver as it comes, among the long tests; every day what is about the driver. Its other forms
+differ in a few places, and run what is about those:
 
 - `graph` and `stream` execute all command buffers one way; as it comes the driver chooses.
 - `events` learns from events instead of words in memory how far a stream is: what waits, wakes, retires and ends.
@@ -16,7 +17,7 @@ import pytest
 
 from tidegate.drivers.cuda import driver
 
-from ..conformance_runs import INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
+from ..conformance_runs import DRIVERS_PART, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 _WAITING = "test_queue_order or test_host_waits or test_callbacks or test_failure or test_ends or test_several_devices"
 
@@ -24,16 +25,24 @@ _WAITING = "test_queue_order or test_host_waits or test_callbacks or test_failur
 #: well; the driver's own part is in the middle of an issue.
 _SOME_HANDLERS = "test_a_handler_may_come_while_work_follows_what_is_running"
 
-FORMS = {
-    "": WITHOUT_BOTH,
+RUNS = (
+    Run("cuda-simulated", DRIVERS_PART, quick=True),
+    Run("cuda-simulated-graph", "test_commands or test_bindings"),
+    Run("cuda-simulated-stream", "test_commands or test_bindings"),
+)
+LONG_RUNS = (
+    *(Run("cuda-simulated", tests) for tests in (WITHOUT_BOTH, _SOME_HANDLERS, INTERRUPTS)),
+    Run("cuda-simulated-events", f"{_WAITING} or test_submission or test_budgets"),
+    Run("cuda-simulated-release", "test_dispatch"),
+)
+
+ON_A_CARD = {
+    "": "",
     "-graph": "test_commands or test_bindings",
     "-stream": "test_commands or test_bindings",
     "-events": f"{_WAITING} or test_submission or test_budgets",
-    "-release": "test_dispatch",
+    "-release": f"{_WAITING} or test_threads or test_dispatch",
 }
-LONG_RUNS = (Run("cuda-simulated", _SOME_HANDLERS), Run("cuda-simulated", INTERRUPTS))
-
-ON_A_CARD = {**FORMS, "": "", "-release": f"{_WAITING} or test_threads or test_dispatch"}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +54,7 @@ def card() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 50)
-@pytest.mark.parametrize("run", [Run(f"cuda-simulated{form}", tests) for form, tests in FORMS.items()], ids=str)
+@pytest.mark.parametrize("run", RUNS, ids=str)
 def test_the_driver_passes_the_suite_on_the_simulation(run: Run) -> None:
     run.check()
 

@@ -199,7 +199,7 @@ def test_the_order_is_written_down_where_it_is_kept() -> None:
         assert name.partition(".")[2] in text, name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_suite_takes_locks_in_their_order(tmp_path: Path) -> None:
     found = tmp_path / "edges.json"

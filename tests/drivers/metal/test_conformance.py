@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from ..conformance_runs import INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
+from ..conformance_runs import DRIVERS_PART, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 
-def seeded(seed: int, tests: str) -> Run:
-    return Run("metal-simulated", tests, (("TIDEGATE_METAL_SEED", str(seed)),))
+def seeded(seed: int, tests: str, *, quick: bool = False) -> Run:
+    return Run("metal-simulated", tests, (("TIDEGATE_METAL_SEED", str(seed)),), quick)
 
 
 #: What a handler interrupts is mostly the core, which the other drivers show as well; the driver's own part is in the
@@ -25,14 +25,18 @@ _SEEDED = "random_programs or joins or starving or queue_order or transfer or li
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT + 50)
-@pytest.mark.parametrize("run", [seeded(0, WITHOUT_BOTH), seeded(1, _SEEDED)], ids=str)
+@pytest.mark.parametrize("run", [seeded(0, DRIVERS_PART, quick=True)], ids=str)
 def test_the_driver_passes_the_suite(run: Run) -> None:
     run.check()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(LIMIT + 50)
-@pytest.mark.parametrize("run", [seeded(0, _SOME_HANDLERS), seeded(0, INTERRUPTS)], ids=str)
+@pytest.mark.parametrize(
+    "run",
+    [seeded(0, WITHOUT_BOTH), seeded(1, _SEEDED), seeded(0, _SOME_HANDLERS), seeded(0, INTERRUPTS)],
+    ids=str,
+)
 def test_the_driver_passes_the_long_part_of_the_suite(run: Run) -> None:
     run.check()
 
