@@ -37,6 +37,28 @@ def test_each_of_many_dropped_semaphores_aborts_its_waiter(switch_often: None) -
         assert told.wait(LIMIT)
 
 
+@pytest.mark.rules("M12", "M10")
+def test_callbacks_of_a_dropped_semaphore_are_given_points_of_one_that_stands_for_it() -> None:
+    points: list[tg.Timepoint] = []
+    told = threading.Semaphore(0)
+
+    def note(point: tg.Timepoint, outcome: tg.Outcome, error: BaseException | None) -> None:
+        points.append(point)
+        told.release()
+
+    sem = tg.Semaphore(3, label="dropped")
+    for value in (5, 7):
+        sem.at(value).add_callback(note)
+    del sem
+    for _ in range(2):
+        assert told.acquire(timeout=LIMIT)
+    first, second = points
+    assert (first.value, second.value) == (5, 7)
+    assert first.semaphore is second.semaphore
+    assert (first.semaphore.value, first.semaphore.label) == (3, "dropped")
+    assert isinstance(first.semaphore.failure, tg.AbortedError)
+
+
 @pytest.mark.rules("M12")
 def test_a_dropped_semaphore_aborts_the_dependents_down_the_chain(queue: tg.Queue) -> None:
     sem, end = tg.Semaphore(), tg.Semaphore()

@@ -13,6 +13,7 @@ import pytest
 import tidegate as tg
 
 from .latches import LIMIT
+from .threads import background
 from .witnesses import Recorder
 
 pytestmark = pytest.mark.rules("M9")
@@ -107,6 +108,47 @@ def test_wait_any_returns_the_very_object_that_is_reached() -> None:
     missing, reached = one.at(1), other.at(5)
     assert tg.wait_any([missing, reached], timeout=LIMIT) is reached
     assert tg.wait_any(iter([missing, reached]), timeout=0) is reached
+
+
+@pytest.mark.rules("M9")
+@pytest.mark.parametrize("index", range(3))
+def test_who_sleeps_in_wait_any_gets_the_point_that_ended_it(index: int) -> None:
+    semaphores = [tg.Semaphore() for _ in range(3)]
+    points = [semaphore.at(1) for semaphore in semaphores]
+    sleeper = background(tg.wait_any, points, LIMIT)
+    with pytest.raises(tg.DeadlineExceededError):
+        tg.wait_any(points, 0.02)  # the other is asleep by then
+    semaphores[index].signal(1)
+    assert sleeper.result() is points[index]
+
+
+@pytest.mark.rules("M9")
+def test_wait_all_sleeps_until_the_last_point_is_reached() -> None:
+    semaphores = [tg.Semaphore() for _ in range(3)]
+    points = [semaphore.at(1) for semaphore in semaphores]
+    sleeper = background(tg.wait_all, points, LIMIT)
+    for semaphore in semaphores:
+        with pytest.raises(tg.DeadlineExceededError):
+            tg.wait_all(points, 0.02)
+        assert sleeper.running
+        semaphore.signal(1)
+    sleeper.result()
+
+
+@pytest.mark.rules("M9")
+@pytest.mark.parametrize("wait", [tg.wait_all, tg.wait_any])
+def test_a_wait_for_nothing_refuses_a_wrong_timeout_too(wait: Callable[..., object]) -> None:
+    with pytest.raises(tg.InvalidArgumentError):
+        wait([], timeout=-1)
+    with pytest.raises(TypeError):
+        wait([], timeout="soon")
+
+
+@pytest.mark.rules("M9")
+@pytest.mark.parametrize("wait", [tg.wait_all, tg.wait_any])
+def test_points_that_are_no_collection_are_a_type_error(wait: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match="iterable"):
+        wait(3)
 
 
 @pytest.mark.rules("M9")

@@ -185,6 +185,21 @@ FORKED = """
         fresh.signal(2)
         other.join(10)
         print("child", gate.value, fresh.value, other.is_alive())
+        with tg.open_device("null") as own:
+            uses = {
+                "wait": dict(wait=gate.at(1)),
+                "second wait": dict(wait=[fresh.at(1), gate.at(1)]),
+                "wait for a submission": dict(wait=held),
+                "signal": dict(signal=gate.at(1)),
+                "second signal": dict(signal=[fresh.at(3), gate.at(1)]),
+            }
+            for name, points in uses.items():
+                try:
+                    own.queue().barrier(**points)
+                except tg.FailedPreconditionError as error:
+                    print(name, "forked" in str(error))
+            own.queue().barrier(wait=fresh.at(1), signal=fresh.at(3)).wait(10)
+            print("own", own.statistics().submitted)
 
     child = os.fork()
     if child == 0:
@@ -216,7 +231,9 @@ def test_a_forked_child_is_refused_what_its_parent_made_and_takes_nothing_away(
     """The child flushes what it printed at its own exit, before the parent goes on."""
     ended = run_script(pytestconfig, FORKED)
     assert ended.stderr == ""
-    assert ended.stdout == "child 0 2 False\nparent 5\n"
+    refused = ("wait", "second wait", "wait for a submission", "signal", "second signal")
+    lines = ["child 0 2 False", *(f"{use} True" for use in refused), "own 1", "parent 5"]
+    assert ended.stdout.splitlines() == lines
     assert ended.returncode == 0
 
 

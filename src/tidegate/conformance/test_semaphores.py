@@ -134,6 +134,18 @@ def test_timepoints_compare_and_hash_by_semaphore_and_value() -> None:
     assert one.at(1) != 1
 
 
+def test_a_timepoint_may_be_made_of_a_semaphore_and_a_value() -> None:
+    sem = tg.Semaphore()
+    point = tg.Timepoint(sem, 3)
+    assert (point.semaphore, point.value) == (sem, 3)
+    assert point == sem.at(3)
+    for value in (-1, 2**64 - 1):
+        with pytest.raises(tg.InvalidArgumentError):
+            tg.Timepoint(sem, value)
+    with pytest.raises(TypeError):
+        tg.Timepoint(sem, "3")  # type: ignore[arg-type]
+
+
 def test_a_timepoint_signals_and_fails_its_semaphore() -> None:
     sem = tg.Semaphore()
     sem.at(4).signal()

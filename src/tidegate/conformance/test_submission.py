@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tidegate as tg
@@ -329,6 +331,39 @@ def test_who_has_waited_for_a_submission_finds_it_done(queue: tg.Queue, by: str,
 
 
 @pytest.mark.rules("M21")
+def test_a_submission_tells_the_kind_of_its_work(device: tg.Device, queue: tg.Queue, tmp_path: Path) -> None:
+    source, target = (device.upload(np.zeros(64, np.uint8)) for _ in range(2))
+    with device.record() as commands:
+        commands.fill(target, 1)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(64))
+    allocated = queue.allocate(64)
+    made = {
+        "barrier": queue.barrier(),
+        "fill": queue.fill(target, 1),
+        "update": queue.update(target, b"1234"),
+        "upload": queue.upload(np.zeros(64, np.uint8), target),
+        "download": queue.download(target),
+        "copy": queue.copy(source, target),
+        "execute": queue.execute(commands),
+        "host_call": queue.host_call(int),
+        "read_file": queue.read_file(path, target),
+        "write_file": queue.write_file(target, path),
+        "allocate": allocated.ready,
+        "free": queue.free(allocated, wait=allocated.ready),
+    }
+    for kind, submission in made.items():
+        assert submission.kind == kind
+        assert kind in repr(submission)
+        submission.wait(LIMIT)
+
+
+def test_submissions_and_subscriptions_are_made_by_calls_only() -> None:
+    for cls in (tg.Submission, tg.Subscription):
+        with pytest.raises(TypeError, match="made by"):
+            cls()
+
+
 def test_a_submission_shows_the_line_it_was_made_at(queue: tg.Queue) -> None:
     gate = tg.Semaphore()
     work = queue.barrier(wait=gate.at(1))
