@@ -3,6 +3,6 @@
 from build_backend import BuildExtensions, extension
 from setuptools import setup
 
-COMPILED = ("tidegate._core.compiled",)
+COMPILED = ("tidegate._core.compiled", "tidegate.drivers.cuda.native.compiled")
 
 setup(ext_modules=[extension(name) for name in COMPILED], cmdclass={"build_ext": BuildExtensions})

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef void *handle;
 
@@ -77,11 +78,23 @@ int cuMemAllocFromPoolAsync(uint64_t *out, size_t size, handle pool, handle stre
     return *out = (uint64_t)(uintptr_t)calloc(1, size), 0;
 }
 int cuMemFreeAsync(uint64_t address, handle stream) { return free((void *)(uintptr_t)address), 0; }
-int cuMemHostAlloc(void **out, size_t size, unsigned flags) { return (*out = calloc(1, size)) ? 0 : 2; }
+enum { MOST_BLOCKS = 256 };
+static struct { uint64_t begin, end; } blocks[MOST_BLOCKS]; /* page-locked memory */
+static int blocks_made;
+int cuMemHostAlloc(void **out, size_t size, unsigned flags) {
+    if (!(*out = calloc(1, size))) return 2;
+    blocks[blocks_made % MOST_BLOCKS].begin = (uint64_t)(uintptr_t)*out;
+    blocks[blocks_made++ % MOST_BLOCKS].end = (uint64_t)(uintptr_t)*out + size;
+    return 0;
+}
 int cuMemFreeHost(void *address) { return free(address), 0; }
 int cuMemHostRegister_v2(void *address, size_t size, unsigned flags) { return 0; }
 int cuMemHostUnregister(void *address) { return 0; }
-int cuPointerGetAttribute(void *out, int what, uint64_t address) { return *(int *)out = 0, 0; }
+int cuPointerGetAttribute(void *out, int what, uint64_t address) {
+    for (int i = 0; what == 2 && i < MOST_BLOCKS; ++i)
+        if (blocks[i].begin <= address && address < blocks[i].end) return *(int *)out = 1, 0;
+    return *(int *)out = 0, what == 2;
+}
 int cuMemsetD8Async(uint64_t address, unsigned char value, size_t count, handle stream) { return 0; }
 int cuMemsetD16Async(uint64_t address, unsigned short value, size_t count, handle stream) { return 0; }
 int cuMemsetD32Async(uint64_t address, unsigned value, size_t count, handle stream) { return 0; }
@@ -91,7 +104,25 @@ int cuLibraryLoadData(handle *out, const void *image, void *a, void *b, unsigned
     return make(out);
 }
 int cuLibraryUnload(handle library) { return 0; }
-int cuLibraryGetKernel(handle *out, handle library, const char *name) { return make(out); }
+/* Two kernels: touch(unsigned *) and scale(float *, float *, float, unsigned). */
+static const char *const kernel_names[] = {"touch", "scale"};
+static const size_t parameter_counts[] = {1, 4};
+int cuLibraryGetKernel(handle *out, handle library, const char *name) {
+    for (uintptr_t i = 0; i < 2; ++i)
+        if (!strcmp(name, kernel_names[i])) return *out = (handle)(i + 1), 0;
+    return 500;
+}
+int cuLibraryGetKernelCount(unsigned *out, handle library) { return *out = 2, 0; }
+int cuLibraryEnumerateKernels(handle *out, unsigned count, handle library) {
+    for (uintptr_t i = 0; i < count; ++i) out[i] = (handle)(i + 1);
+    return 0;
+}
+int cuKernelGetName(const char **out, handle kernel) { return *out = kernel_names[(uintptr_t)kernel - 1], 0; }
+int cuKernelGetParamInfo(handle kernel, size_t index, size_t *offset, size_t *size) {
+    if (index >= parameter_counts[(uintptr_t)kernel - 1]) return 1;
+    *offset = index < 2 ? 8 * index : 16 + 4 * (index - 2);
+    return *size = index < 2 ? 8 : 4, 0;
+}
 int cuKernelGetFunction(handle *out, handle kernel) { return *out = kernel, 0; }
 int cuFuncGetAttribute(int *out, int what, handle function) { return *out = what == 0 ? 1024 : 0, 0; }
 int cuFuncSetAttribute(handle function, int what, int value) { return 0; }

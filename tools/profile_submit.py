@@ -3,7 +3,7 @@
 
     python tools/profile_submit.py                          every case, as nanoseconds for each submission
     python tools/profile_submit.py --profile chain-kernel   the same one with a table of the functions it went through
-    python tools/profile_submit.py --submit python --lag 0
+    python tools/profile_submit.py --gil release --lag 0
 
 `null_cuda.c` stands in for libcuda; it is built with the C compiler of the machine. `--lag` is by how many submissions
 the device is behind the host: 0 finds every wait reached, 1 is a device that just keeps up, and with more each
@@ -78,10 +78,13 @@ class Bench:
         self.queue = device.queue()
         self.semaphore = tg.Semaphore()
         self.function = device.load(tg.Kernel("touch", cuda=b"\x7fELF", bindings=1))["touch"]
+        self.undeclared = device.load(b"\x7fELF")["touch"]
         scaled = tg.Kernel("scale", cuda=b"\x7fELF", bindings=2, constants=[np.float32, np.uint32])
         self.scaled = device.load(scaled)["scale"]
         self.buffer = device.allocate(4096)
         self.lane = device.lane()
+        self.array = tg.pinned_empty(4096, np.uint8, device)
+        self.paged = np.zeros(4096, np.uint8)
         with device.record() as commands:
             commands.dispatch(self.function, (1, 1, 1), bindings=[tg.slot(0)])
         self.commands = commands
@@ -94,6 +97,7 @@ def cases(bench: Bench) -> dict[str, Once]:
     buffers, constants = [bench.buffer], (np.float32(2), np.uint32(1))
     other = bench.device.allocate(4096)
     groups = (1, 1, 1)
+    second = tg.Semaphore().at
     return {
         "chain-kernel": lambda n: dispatch(function, groups, bindings=buffers, wait=at(n), signal=at(n + 1)),
         "chain-constants": lambda n: dispatch(
@@ -103,7 +107,18 @@ def cases(bench: Bench) -> dict[str, Once]:
         "kernel": lambda n: dispatch(function, groups, bindings=buffers),
         "kernel-wait": lambda n: dispatch(function, groups, bindings=buffers).wait(TIMEOUT),
         "lane-kernel": lambda n: lane.dispatch(function, groups, bindings=buffers),
+        "chain-undeclared": lambda n: dispatch(
+            bench.undeclared, groups, bindings=buffers, wait=at(n), signal=at(n + 1)
+        ),
         "chain-fill": lambda n: queue.fill(other, 7, wait=at(n), signal=at(n + 1)),
+        "chain-copy": lambda n: queue.copy(bench.buffer, other, wait=at(n), signal=at(n + 1)),
+        "chain-update": lambda n: queue.update(other, b"0123456789abcdef", wait=at(n), signal=at(n + 1)),
+        "upload-4k": lambda n: queue.upload(bench.array, other, wait=at(n), signal=at(n + 1)),
+        "download-4k": lambda n: queue.download(other, bench.array, wait=at(n), signal=at(n + 1)),
+        "upload-4k-paged": lambda n: queue.upload(bench.paged, other),
+        "two-waits-two-signals": lambda n: dispatch(
+            function, groups, bindings=buffers, wait=(at(n), second(n)), signal=(at(n + 1), second(n + 1))
+        ),
         "chain-execute": lambda n: execute(bench.commands, bindings=buffers, wait=at(n), signal=at(n + 1)),
         "timepoints": lambda n: (at(n), at(n + 1)),
     }
@@ -135,7 +150,7 @@ def finish(bench: Bench, library: Any, count: int) -> None:
 def measure(name: str, arguments: argparse.Namespace, library: Any, profile: bool = False) -> list[Sample]:
     """Measure one case on a device of its own."""
     library.null_set_lag(ctypes.c_uint64(0))
-    with tg.open_device(f"cuda-null?submit={arguments.submit}&epochs={arguments.epochs}") as device:
+    with tg.open_device(f"cuda-null?gil={arguments.gil}&epochs={arguments.epochs}") as device:
         bench = Bench(device)
         once = cases(bench)[name]
         library.null_set_lag(ctypes.c_uint64(0 if name.endswith("-wait") else arguments.lag))
@@ -169,7 +184,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="only these")
     parser.add_argument("--count", type=int, default=20_000, help="submissions of each case")
     parser.add_argument("--lag", type=int, default=1, help="by how many submissions the device is behind")
-    parser.add_argument("--submit", choices=("auto", "python"), default="auto")
+    parser.add_argument("--gil", choices=("keep", "release"), default="keep", help="release: the way in Python")
     parser.add_argument("--epochs", choices=("auto", "events"), default="auto")
     parser.add_argument("--profile", action="store_true", help="show the functions")
     parser.add_argument("--sort", default="tottime")

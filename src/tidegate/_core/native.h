@@ -1,9 +1,10 @@
 /* The seam between the core and drivers that are compiled: one submission, told in plain numbers.
 
    A queue of such a driver begins with a `TidegateQueue`. The core fills in a `TidegateWork` and calls `put` with the
-   GIL held, inside of a step: so `put` runs no Python, allocates no Python object, gives the GIL away never, and does not
-   block. What it cannot do just then it leaves: to the way in Python (`issue`), or to a later try. Everything that the
-   work names stays where it is until the epoch is over.
+   GIL held, once at a time for each submission: `put` runs no Python, gives the GIL away never, and does not block. It
+   has a lock of its own, which it only tries: where there is no GIL others may call it at the same moment, and a library
+   that stands for the native one in tests may run Python in the middle. What it cannot do just then it leaves: to the
+   way in Python (`issue`), or to a later try. Everything that the work names stays where it is until the epoch is over.
 
    A stream of such a driver begins with a `TidegateStream`, which says where the device stores the epochs that are over.
 */
@@ -18,7 +19,8 @@ typedef struct TidegateStream {
     uint64_t event_only;  /* of epochs up to this one the word may not tell: the driver is asked (0: it always tells) */
     int failed;           /* whether some epoch may have ended badly: then the driver is asked for its outcome */
     int watchers;         /* threads that look at the word without the GIL; while there are any it stays where it is */
-    void *epochs;         /* the core's: the `Epochs` object of this stream */
+    void *epochs;         /* the core's: the `Epochs` object of this stream; NULL: there is none any more */
+    void (*release)(struct TidegateStream *stream); /* called when that goes: until then this stays where it is */
 } TidegateStream;
 
 typedef struct {
@@ -44,6 +46,11 @@ enum { /* what `put` answers */
     TIDEGATE_FAILED,    /* taken, but a native call failed: `call` and `code` tell which and how */
 };
 
+enum { /* sizes of constants that have no type yet: a plain number, to be brought to the size of the parameter */
+    TIDEGATE_INTEGER = 0xFFFFFFFF, /* an int64_t */
+    TIDEGATE_FLOAT = 0xFFFFFFFE,   /* a double */
+};
+
 typedef struct {
     int kind;
     uint64_t target, source, nbytes;
@@ -51,7 +58,9 @@ typedef struct {
     uint32_t pattern, unit;
     void *function;
     uint32_t workgroups[3], local_memory;
-    const uint64_t *bindings; /* addresses */
+    const uint64_t *bindings; /* addresses, ... */
+    const uint64_t *binding_sizes;
+    const uint8_t *binding_visible; /* ... and of the table of TIDEGATE_EXECUTE whether the host sees that memory */
     uint32_t binding_count;
     uint32_t constant_count;
     const void *const *constants; /* where the value of each lies, in its declared type, ... */

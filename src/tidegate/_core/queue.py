@@ -20,7 +20,7 @@ class Queue(Operations):
     def __init__(self, device: Device, port: DriverQueue, kind: str, priority: int) -> None:
         self._join(device, device)
         self._port = port
-        self._use_native(port.native)
+        self._use_native(port.native, port)
         self.kind = kind
         self.priority = priority
 

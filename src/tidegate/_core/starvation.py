@@ -76,9 +76,10 @@ class Starvation:
         indirectly, for an allocation that starves.
         """
         device = self._device
-        if any(submission not in device._starving for submission in device._owned_submissions()):
+        owned, held = device._unfinished()  # at once: what is held by now may be owned the next moment
+        if any(submission not in device._starving for submission in owned):
             return True
-        helpers = {held for held in device._held_submissions() if _gives_back(held)}
+        helpers = {one for one in held if _gives_back(one)}
         return bool(helpers and helpers - dependents(device._starving))
 
 

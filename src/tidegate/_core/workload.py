@@ -22,7 +22,17 @@ from ..errors import (
 from ..types import MemoryKind
 from . import compiled, process
 from .background import deferred
-from .compiled import HostWork, Sink, Submission, ask_for_wake_up, call_driver, inside_driver, try_again, when_over
+from .compiled import (
+    HostWork,
+    Sink,
+    Submission,
+    ask_for_wake_up,
+    call_driver,
+    inside_driver,
+    look_at_device,
+    try_again,
+    when_over,
+)
 from .failures import Unseen
 from .following import followers
 from .host_calls import pool as host_pool
@@ -47,8 +57,7 @@ class Poller:
             return False
         done = call_driver(self._poll)
         for timeline in tuple(self.timelines):
-            if timeline.oldest is not None:
-                call_driver(timeline.advance)
+            look_at_device(timeline)
         return done
 
 
@@ -78,15 +87,17 @@ class Workload(compiled.Workload):
 
     def _submissions_to_abort(self) -> list[Submission]:
         """Return the held submissions that do not follow from issued work alone: a close gives those up (M35)."""
-        held = dict.fromkeys(self._held_submissions())
+        owned, waiting = self._unfinished()
+        held = dict.fromkeys(waiting)
         sure = [submission for submission in held if submission._is_decided]
-        safe = followers(self._owned_submissions() + sure, held).union(sure)
+        safe = followers(owned + sure, held).union(sure)
         return [submission for submission in held if submission not in safe]
 
     def _drain(self, deadline: float | None) -> None:
         while True:
             self._poller()
-            left = self._owned_submissions() + self._held_submissions()
+            owned, held = self._unfinished()
+            left = owned + held
             if not left:
                 return
             try:
@@ -111,7 +122,8 @@ class Workload(compiled.Workload):
             return
         self._lost = error
         self._refuse(partial(_lost_error, error))
-        gone = self._owned_submissions() + self._held_submissions()
+        owned, held = self._unfinished()
+        gone = owned + held
         try:
             for submission in gone:
                 compiled.retire_submission(submission, error)

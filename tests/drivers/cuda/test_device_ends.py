@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-from array import array
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_closing_beside_a_thread_that_sleeps_for_a_foreign_event_keeps_the_conte
             waiting = [point for point in points if not point.reached]
             assert waiting
             for queue in found.driver.all_streams():
-                queue.parked_until = 0
+                queue.state.parked_until = 0
             sleepers.stop()
             assert not sleepers.awake()
         until(sleepers.awake)
@@ -86,18 +86,18 @@ def test_closing_that_was_interrupted_goes_on_where_it_was(monkeypatch: pytest.M
         found.queue.fill(found.shared(), 1).wait(LIMIT)
         driver = found.driver
         (stream,) = [each for each in driver.all_streams() if each.issued]
-        give = driver._page_locked.give
+        give, words = driver._page_locked.give, driver._words_block
         with monkeypatch.context() as patch:
 
             def interrupted(block: object) -> None:
                 give(block)
-                if block.nbytes == driver.words.nbytes:  # type: ignore[attr-defined]
+                if block is words:
                     raise KeyboardInterrupt
 
             patch.setattr(driver._page_locked, "give", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 driver.close()
-        driver.words[:] = memoryview(array("Q", [77] * len(driver.words)))  # it is somebody else's now
+        ctypes.memset(words.address, 77, words.nbytes)  # it is somebody else's now
         driver.close()
         assert stream.reached == stream.issued
 

@@ -149,7 +149,7 @@ def test_a_tensor_that_is_refused_leaves_no_wait_for_others(found: SimulatedBenc
             tg.from_dlpack(Refused(found, stream, view), found.device)
         for _ in range(4):
             found.queue.fill(target, 1).wait(LIMIT)
-    until(lambda: not any(each.lent for each in found.driver.all_streams()))
+    until(lambda: not any(each.state.lent for each in found.driver.all_streams()))
 
 
 def test_a_bad_event_of_somebody_else_does_not_take_the_device_along(found: SimulatedBench, stream: int) -> None:
@@ -167,7 +167,7 @@ def test_a_stream_is_followed_on_a_thread_without_a_context_although_the_pool_of
 ) -> None:
     pool = found.driver.event_pool
     with found.driver.lock:
-        taken = [pool.take() for _ in range(len(pool._free))]
+        taken = [pool.take() for _ in range(len(pool))]
     lowlevel.from_cuda_stream(found.device, stream).wait(LIMIT)
     with pytest.raises(tg.TidegateError):
         lowlevel.from_cuda_stream(found.device, 12345)

@@ -1,7 +1,7 @@
 """How commands become nodes and edges: every order that was recorded is kept, in few chains."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.driver import Barrier, Command, Copy, Dispatch, DispatchIndirect, DriverFunction, Fill, SlotSpan, Update
@@ -51,6 +51,7 @@ def recordings(draw: st.DrawFn) -> list[Command]:
     return commands
 
 
+@settings(deadline=None)
 @given(recordings(), st.integers(1, LANES))
 def test_every_recorded_order_is_kept_and_no_node_has_more_edges_than_there_are_lanes(
     commands: list[Command], lanes: int
@@ -67,6 +68,7 @@ def test_every_recorded_order_is_kept_and_no_node_has_more_edges_than_there_are_
         assert len(place.after) == len(set(place.after)) <= lanes
 
 
+@settings(deadline=None)
 @given(recordings())
 def test_nothing_runs_at_the_same_time_as_more_than_the_lanes_allow(commands: list[Command]) -> None:
     """The chains cover all nodes: each node but the first of a chain follows another one that has no other heir."""

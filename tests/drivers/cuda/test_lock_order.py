@@ -18,6 +18,7 @@ import tidegate as tg
 from tidegate import lowlevel
 from tidegate.conformance import run
 from tidegate.drivers.cuda import code, device, page_locked
+from tidegate.drivers.cuda.native.compiled import DeviceState
 from tidegate.testing import register_cuda_simulated
 
 if __name__ != "__main__":
@@ -132,6 +133,13 @@ def watched() -> Iterator[LockWatch]:
         for name, module in list(sys.modules.items()):
             if name.startswith("tidegate.drivers.cuda") and getattr(module, "threading", None) is threading:
                 patch.setattr(module, "threading", _Threading(watch))
+        watched_locks: dict[int, WatchedLock] = {}
+
+        def lock_of(found: Any) -> WatchedLock:
+            lock = DeviceState.lock.__get__(found)
+            return watched_locks.setdefault(id(lock), WatchedLock(watch, "CudaDevice.lock", lock))
+
+        patch.setattr(device.CudaDevice, "lock", property(lock_of))
         for module in (page_locked, code):
             name = f"{module.__name__.rpartition('.')[2]}._table"
             patch.setattr(module, "_table", WatchedLock(watch, name, module._table))
@@ -176,7 +184,7 @@ def _use_everything(bench: SimulatedBench) -> None:
     device.trim()
 
 
-@pytest.mark.parametrize("options", [{}, {"epochs": "events"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"epochs": "events"}, {"gil": "release"}], ids=str)
 def test_locks_are_taken_in_their_order(options: dict[str, str]) -> None:
     with watched() as watch, bench(options) as both:
         both.open(options)

@@ -10,10 +10,11 @@ import pytest
 import tidegate as tg
 from tidegate._core.compiled import poll_devices
 from tidegate.drivers.cuda._native import NativeError
+from tidegate.drivers.cuda.stream import Stream
 
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
-FORMS = [{}, {"epochs": "events"}]
+FORMS = [{}, {"epochs": "events"}, {"gil": "release"}]
 
 
 @pytest.fixture(params=FORMS, ids=str)
@@ -56,17 +57,15 @@ def test_other_devices_go_on_beside_one_that_is_lost(faulty: tuple[SimulatedBenc
 
 def test_a_device_that_is_lost_between_an_open_epoch_and_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt left an epoch open, and the call that shall close it finds the device gone."""
-    with bench() as found:
+    with bench({"gil": "release"}) as found:
         target = found.device.allocate(64)
-        submit = found.driver.submit
-        close, left = submit.close, [KeyboardInterrupt(), KeyboardInterrupt()]
 
-        def interrupted(*arguments: int) -> None:
-            if left:
-                raise left.pop()
-            close(*arguments)
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
 
-        monkeypatch.setattr(submit, "close", interrupted)
+        close, left = Stream._close, [interrupted]
+        monkeypatch.setattr(found.native, "fill", interrupted)
+        monkeypatch.setattr(Stream, "_close", lambda self, *given: (left.pop() if left else close)(self, *given))
         done = tg.Semaphore()
         with pytest.raises(KeyboardInterrupt):
             found.queue.fill(target, 1, signal=done.at(1))
@@ -79,15 +78,14 @@ def test_a_device_that_is_lost_between_an_open_epoch_and_its_end_is_told(monkeyp
 def test_an_event_that_cannot_be_made_for_a_sleeper_is_no_lost_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench() as found:
         latch, blocked = found.latch()
-        events = found.driver.sleep_events
-        take, left = events.take, [NativeError("cuEventCreate", 2, "CUDA_ERROR_OUT_OF_MEMORY", "no")]
+        create, left = found.native.create_event, [NativeError("cuEventCreate", 2, "CUDA_ERROR_OUT_OF_MEMORY", "no")]
 
-        def refused() -> object:
+        def refused(blocking: bool) -> object:
             if left:
                 raise left.pop()
-            return take()
+            return create(blocking)
 
-        monkeypatch.setattr(events, "take", refused)
+        monkeypatch.setattr(found.native, "create_event", refused)
         with pytest.raises(tg.DeadlineExceededError):
             blocked.wait(0.01)
         assert not left

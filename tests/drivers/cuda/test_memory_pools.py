@@ -76,7 +76,7 @@ class Gate:
         """Have the device's next stream wait, and put a submission behind that."""
         driver = self._driver
         with driver.entered(), driver.lock:
-            driver.native.wait_value(driver.empty_stream(0).handle, self._word, 1)
+            driver.native.wait_value(driver.spare_stream().handle, self._word, 1)
         scratch = self.queue.device.allocate(4)
         return self.queue.fill(scratch, 0)
 
@@ -336,7 +336,7 @@ def test_memory_that_is_handed_out_again_is_not_freed_by_the_free_that_was_inter
     driver: Any = device._driver
     pool = driver.default_pool
     with driver.entered(), driver.lock:
-        stream = driver.empty_stream(0)
+        stream = driver.spare_stream()
         first = pool.allocate_in_order(MIB, "device", stream)
         monkeypatch.setattr(native, "free", Failing(native.free, 1, KeyboardInterrupt(), after=True))
         with pytest.raises(KeyboardInterrupt):

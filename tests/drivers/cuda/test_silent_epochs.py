@@ -31,9 +31,9 @@ def test_only_large_copies_have_no_word(nbytes: int, silent: bool) -> None:
         down.wait(LIMIT)
         for work in (up, down):
             stream: Any = work.timeline
-            assert (stream._silent_until >= work.epoch) == silent
+            assert (stream.state.event_only >= work.epoch) == silent
         stream = down.timeline
-        assert (stream._words[stream._index] < down.epoch) == silent
+        assert (stream.state.word < down.epoch) == silent
         assert stream.reached >= down.epoch
 
 
@@ -48,7 +48,7 @@ def test_words_go_on_behind_them() -> None:
         stream: Any = run.timeline
         assert up.timeline is stream
         assert up.done
-        assert stream._words[stream._index] == run.epoch
+        assert stream.state.word == run.epoch
         again = found.queue.upload(array, buffer, wait=run)
         last = found.queue.dispatch(touch, 1, bindings=[buffer], wait=again)
         down = found.queue.download(buffer, _array(found), wait=last)

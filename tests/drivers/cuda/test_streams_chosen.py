@@ -31,14 +31,14 @@ def _counts(found: SimulatedBench) -> tg.Buffer:
 
 def test_every_timeline_has_a_word_of_its_own() -> None:
     with bench(connections=8) as found, found.foreign_stream() as first, found.foreign_stream() as second:
-        latches = [found.latch()[0] for _ in range(found.driver._max_streams)]
+        latches = [found.latch()[0] for _ in range(found.driver.most_streams)]
         target = found.shared()
         urgent = [found.device.queue("compute", priority) for priority in range(1, 6)]
         work = [queue.fill(target, 1) for queue in urgent]
         lanes = [found.device.lane(stream=stream) for stream in (first, second)]
         work += [lane.fill(target, 2) for lane in lanes]
         streams = found.driver.all_streams()
-        assert len({stream._index for stream in streams}) == len(streams) == found.driver._max_streams + 7
+        assert len({stream.state.word_address for stream in streams}) == len(streams) == found.driver.most_streams + 7
         tg.wait_all(work, LIMIT)
         assert all(not latch._opened.is_set() for latch in latches)
 
@@ -46,9 +46,12 @@ def test_every_timeline_has_a_word_of_its_own() -> None:
 def test_all_foreign_streams_beside_all_priorities_have_words() -> None:
     with bench() as found:
         driver = found.driver
-        driver._timelines = 24 + 5  # all of our own, and the only one of each further priority
-        assert all(driver.foreign_stream(0x10000 + number)._index < len(driver.words) for number in range(40))
-        driver._foreign.clear()
+        block = driver._words_block
+        with driver.entered(), driver.lock:
+            for priority in (0,) * 24 + tuple(range(-5, 0)):  # all of our own, and the only one of each further priority
+                driver.make_stream(priority)
+            streams = [driver.foreign_stream(0x10000 + number) for number in range(40)]
+        assert all(0 <= stream.state.word_address - block.address < block.nbytes for stream in streams)
 
 
 def test_work_of_one_priority_does_not_go_behind_work_of_another() -> None:
@@ -59,8 +62,8 @@ def test_work_of_one_priority_does_not_go_behind_work_of_another() -> None:
         behind = queue.fill(target, 1, wait=blocked)
         independent = queue.fill(target, 2)
         independent.wait(LIMIT)
-        assert behind.timeline is None or behind.timeline.priority == queue._port._priority
-        assert independent.timeline.priority == queue._port._priority
+        assert behind.timeline is None or behind.timeline.priority == queue._port.priority
+        assert independent.timeline.priority == queue._port.priority
         latch.open()
         behind.wait(LIMIT)
 
@@ -105,7 +108,7 @@ class Gate:
 def test_half_of_the_streams_are_left_beside_those_that_are_lent_and_those_that_wait() -> None:
     with bench() as found:
         gate, target = Gate(found), found.shared()
-        half = found.driver._max_streams // 2
+        half = found.driver.most_streams // 2
         _, blocked = found.latch()
         _, other = found.latch()
         work = [found.queue.fill(target, 1, wait=[blocked, other]) for _ in range(half)]
@@ -113,7 +116,7 @@ def test_half_of_the_streams_are_left_beside_those_that_are_lent_and_those_that_
         with found.foreign_stream() as stream, found.parked(stream):
             work += [lowlevel.from_cuda_stream(found.device, stream) for _ in range(half)]
             with found.driver.lock:
-                taken = sum(each.lent or each.parked for each in found.driver.all_streams())
+                taken = sum(each.state.lent or each.state.parked for each in found.driver.all_streams())
             assert 0 < taken <= half
             found.queue.fill(found.shared(), 7).wait(LIMIT)
         gate.open()
@@ -135,7 +138,7 @@ def test_an_interrupted_loan_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(indirect.Run, "start", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 found.queue.execute(commands)
-        until(lambda: not any(stream.lent for stream in found.driver.all_streams()))
+        until(lambda: not any(stream.state.lent for stream in found.driver.all_streams()))
         found.queue.execute(commands).wait(LIMIT)
 
 
@@ -156,7 +159,7 @@ def test_what_finds_no_stream_to_borrow_does_not_hold_up_what_needs_none() -> No
     with bench() as found:
         gate, target = Gate(found), found.shared()
         lent = [found.queue.execute(commands) for commands in [gate.record(1) for _ in range(20)]]
-        until(lambda: len(found.device._backlog) == 20 - found.driver._max_streams // 2)
+        until(lambda: len(found.device._backlog) == 20 - found.driver.most_streams // 2)
         with found.device.record() as plain:
             plain.fill(target, 3)
         keeper = object()

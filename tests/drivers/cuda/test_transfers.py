@@ -59,7 +59,7 @@ class Gate:
         driver: Any = self._device._driver
         scratch = self._device.allocate(4)
         with driver.entered(), driver.lock:
-            driver.native.wait_value(driver.empty_stream(0).handle, self._word, 1)
+            driver.native.wait_value(driver.spare_stream().handle, self._word, 1)
         return self._device.queue().fill(scratch, 0)
 
     def open(self) -> None:

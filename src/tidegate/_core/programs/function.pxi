@@ -66,8 +66,22 @@ cdef class BaseFunction:
         if len(values) != self.constant_count:
             return False
         for index in range(self.constant_count):
-            if not pack_one(values[index], self.forms[index], self.constant_sizes[index], &packed[index]):
+            if not (
+                pack_one(values[index], self.forms[index], self.constant_sizes[index], &packed[index])
+                or self.pack_typed(values[index], index, &packed[index])
+            ):
                 return False
+        return True
+
+
+    cdef bint pack_typed(self, object value, Py_ssize_t index, uint64_t *packed) except -1:
+        """Prepare: keep a NumPy scalar of the declared type as a number."""
+        cdef Py_buffer view
+        if self.forms[index] == AS_OBJECT or type(value) is not self.kinds[index].type:
+            return False
+        PyObject_GetBuffer(value, &view, PyBUF_SIMPLE)
+        memcpy(packed, view.buf, self.constant_sizes[index])
+        PyBuffer_Release(&view)
         return True
 
 

@@ -8,6 +8,7 @@ cdef extern from "native.h":
         int failed
         int watchers
         void *epochs
+        void (*release)(TidegateStream *) noexcept
     ctypedef struct TidegateWait:
         TidegateStream *stream
         uint64_t epoch
@@ -15,6 +16,7 @@ cdef extern from "native.h":
         TIDEGATE_BARRIER, TIDEGATE_FILL, TIDEGATE_UPDATE, TIDEGATE_UPLOAD, TIDEGATE_DOWNLOAD, TIDEGATE_COPY
         TIDEGATE_DISPATCH, TIDEGATE_EXECUTE
         TIDEGATE_TAKEN, TIDEGATE_NOT_NOW, TIDEGATE_ELSEWHERE, TIDEGATE_FAILED
+        TIDEGATE_INTEGER, TIDEGATE_FLOAT
     ctypedef struct TidegateWork:
         int kind
         uint64_t target
@@ -27,6 +29,8 @@ cdef extern from "native.h":
         uint32_t workgroups[3]
         uint32_t local_memory
         const uint64_t *bindings
+        const uint64_t *binding_sizes
+        const uint8_t *binding_visible
         uint32_t binding_count
         uint32_t constant_count
         const void *const *constants
@@ -65,15 +69,14 @@ cdef class Epochs:
 
     def __dealloc__(self):
         cut_chain(self)
+        if self.stream != &self.own:
+            self.stream.epochs = NULL
+            self.stream.release(self.stream)
 
     def _attach(self, uintptr_t address):
-        """Use the stream of a compiled driver, by its address; 0: its own again, which goes on with the same epochs."""
-        cdef TidegateStream *stream = <TidegateStream *>address if address else &self.own
-        if not address:
-            self.own.issued = self.stream.issued
-            self.own.word = NULL
-        stream.epochs = <void *>self
-        self.stream = stream
+        """Use the stream of a compiled driver, by its address."""
+        self.stream = <TidegateStream *>address
+        self.stream.epochs = <void *>self
 
     @property
     def issued(self):
@@ -113,12 +116,25 @@ cdef class Epochs:
 
 
 cdef void enter_flight(Epochs native, Submission one) noexcept:
-    """Step: it is in flight behind all others."""
+    """Step: it is in flight, in the order of the epochs."""
+    cdef Submission before
     one.is_in_flight = True
     if native.last == NULL:
         native.first = one
-    else:
+    elif (<Submission>native.last).epoch_ < one.epoch_:
         (<Submission>native.last).next_in_flight = one
+    else:
+        # Of two threads without a GIL the one with the later epoch was the first to come here.
+        before = native.first
+        if before.epoch_ > one.epoch_:
+            one.next_in_flight = before
+            native.first = one
+        else:
+            while before.next_in_flight.epoch_ < one.epoch_:
+                before = before.next_in_flight
+            one.next_in_flight = before.next_in_flight
+            before.next_in_flight = one
+        return
     native.last = <PyObject *>one
 
 
@@ -164,7 +180,7 @@ cdef uint64_t reached_of(Epochs native) except? 18446744073709551615:
         turn.in_driver = before
 
 
-cdef int look_at_device(Epochs native) except -1:
+cpdef int look_at_device(Epochs native) except -1:
     """Retire what is over, if anything is."""
     cdef Turn *turn
     cdef int before
@@ -283,12 +299,20 @@ cdef object outcome_of(Submission one):
 # Giving work to a compiled driver -------------------------------------------------------------------------------------
 
 
+cdef union Number:
+    # A constant without a type of its own.
+    int64_t integer
+    double real
+
 cdef struct Flat:
     # A `TidegateWork` with what it points to.
     TidegateWork work
     uint64_t bindings[MOST_FLAT]
+    uint64_t binding_sizes[MOST_FLAT]
+    uint8_t binding_visible[MOST_FLAT]
     const void *constants[MOST_FLAT]
     uint32_t constant_sizes[MOST_FLAT]
+    Number numbers[MOST_FLAT]
     TidegateWait waits[MOST_FLAT]
 
 
@@ -296,33 +320,54 @@ cdef int put(Submission one, TidegateQueue *queue) except -1:
     """Give ready work to the compiled driver. Returns what `put` answers; all that follows from it is done."""
     cdef Flat flat
     cdef Chain due = Chain(NULL, NULL, NULL, NULL)
+    cdef Turn *turn = turn_here()
     cdef Epochs native
-    cdef int answer
+    cdef int answer = TIDEGATE_ELSEWHERE
+    cdef bint mine
     cdef bint listened_to = False
-    if not flatten(one, &flat):
-        return TIDEGATE_ELSEWHERE
+    try:
+        if not flatten(one, &flat):
+            return TIDEGATE_ELSEWHERE
+    except BaseException as error:
+        error.__traceback__ = None        # its frames know the arguments of all who called
+        give_up(one, error)
+        if isinstance(error, Exception):
+            return TIDEGATE_TAKEN
+        raise
     CORE_LOCK()
-    if one.stage != READY:
-        answer = TIDEGATE_TAKEN           # its device was lost meanwhile
-        flat.work.stream = NULL
-    else:
+    mine = one.stage == READY
+    if mine:
+        one.stage = ISSUED
+        own(one)
         flatten_waits(one, &flat)
-        answer = queue.put(queue, &flat.work) if flat.work.wait_count <= MOST_FLAT else TIDEGATE_ELSEWHERE
-        if answer == TIDEGATE_TAKEN or answer == TIDEGATE_FAILED:
-            one.stage = ISSUED
-            own(one)
-            one.taken = True
-            one.epoch_ = flat.work.epoch
-            one.native = <Epochs>flat.work.stream.epochs
-            enter_flight(<Epochs>flat.work.stream.epochs, one)
-            listened_to = make_promises(one, &due)
     CORE_UNLOCK()
-    if answer == TIDEGATE_NOT_NOW or answer == TIDEGATE_ELSEWHERE or flat.work.stream == NULL:
+    if not mine:
+        return TIDEGATE_TAKEN             # its device was lost meanwhile
+    if flat.work.wait_count <= MOST_FLAT:
+        turn.in_driver = 1
+        answer = queue.put(queue, &flat.work)
+        turn.in_driver = 0
+    CORE_LOCK()
+    mine = answer == TIDEGATE_TAKEN or answer == TIDEGATE_FAILED
+    if mine:
+        one.taken = True
+        one.epoch_ = flat.work.epoch
+        one.native = <Epochs>flat.work.stream.epochs
+        enter_flight(<Epochs>flat.work.stream.epochs, one)
+        listened_to = make_promises(one, &due)
+    elif one.stage == ISSUED:
+        one.stage = READY
+    else:
+        answer = TIDEGATE_TAKEN
+    CORE_UNLOCK()
+    if not mine:
         return answer
-    native = <Epochs>one.native
-    if answer == TIDEGATE_FAILED:
-        native.failed(one.epoch_, flat.work.call, flat.work.code)
-    was_promised(one, listened_to, &due)
+    native = one.native
+    try:
+        if answer == TIDEGATE_FAILED:
+            surely(native.failed, (one.epoch_, flat.work.call, flat.work.code))
+    finally:
+        was_promised(one, listened_to, &due)
     # A device that keeps up leaves little in flight: what is over goes at twice the rate at which work comes.
     if native.first is not one and is_over(native):
         advance_by(native, 2)
@@ -372,6 +417,8 @@ cdef bint flatten(Submission one, Flat *flat) except -1:
     cdef Execute execute
     work.waits = flat.waits
     work.bindings = flat.bindings
+    work.binding_sizes = flat.binding_sizes
+    work.binding_visible = flat.binding_visible
     work.constants = flat.constants
     work.constant_sizes = flat.constant_sizes
     work.binding_count = work.constant_count = 0
@@ -404,8 +451,17 @@ cdef bint flatten(Submission one, Flat *flat) except -1:
         execute = <Execute>one.work_
         work.kind = TIDEGATE_EXECUTE
         work.function = <void *>execute.native
-        return work.function != NULL and flatten_bindings(execute.table, flat)
+        return work.function != NULL and all_there(one.touches) and flatten_bindings(execute.table, flat)
     return False
+
+
+cdef bint all_there(tuple memories):
+    """Prepare: whether every memory that a recording names has storage."""
+    cdef Memory memory
+    for memory in memories or ():
+        if memory.storage_ is None:
+            return False
+    return True
 
 
 cdef bint flatten_dispatch(Dispatch given, Flat *flat) except -1:
@@ -435,7 +491,7 @@ cdef bint flatten_dispatch(Dispatch given, Flat *flat) except -1:
     if count > MOST_FLAT:
         return False
     for index in range(count):
-        if not constant_at(given.values[index], &flat.constants[index], &flat.constant_sizes[index]):
+        if not constant_at(given.values[index], flat, index):
             return False
     work.constant_count = <uint32_t>count
     return True
@@ -450,6 +506,9 @@ cdef bint flatten_bindings(tuple bindings, Flat *flat) except -1:
         span = <Span>bindings[index]
         if not place(span._memory, span.offset_, &flat.bindings[index]):
             return False
+        flat.binding_sizes[index] = span.nbytes_
+        if flat.work.kind == TIDEGATE_EXECUTE:
+            flat.binding_visible[index] = span._memory.kind != "device"
     flat.work.binding_count = <uint32_t>count
     return True
 
@@ -480,13 +539,26 @@ cdef void flatten_pattern(bytes pattern, TidegateWork *work) noexcept:
         work.pattern |= <uint32_t>data[index] << <uint32_t>(8 * index)
 
 
-cdef bint constant_at(object constant, const void **address, uint32_t *size) except -1:
-    """Prepare: where the value of a constant lies, if it is of a declared type: NumPy's scalars keep it inside."""
+cdef bint constant_at(object constant, Flat *flat, Py_ssize_t index) except -1:
+    """Prepare: where the value of a constant lies. What has a type keeps it inside, as NumPy's scalars do."""
     cdef Py_buffer view
+    cdef int overflow = 0
+    flat.constants[index] = &flat.numbers[index]
+    if type(constant) is int or type(constant) is bool:
+        flat.numbers[index].integer = PyLong_AsLongLongAndOverflow(constant, &overflow)
+        flat.constant_sizes[index] = TIDEGATE_INTEGER
+        return overflow == 0
+    if type(constant) is float:
+        flat.numbers[index].real = constant
+        flat.constant_sizes[index] = TIDEGATE_FLOAT
+        return True
     if not PyObject_CheckBuffer(constant):
         return False
-    PyObject_GetBuffer(constant, &view, PyBUF_SIMPLE)
-    address[0] = view.buf
-    size[0] = <uint32_t>view.len
+    try:
+        PyObject_GetBuffer(constant, &view, PyBUF_SIMPLE)
+    except BufferError:
+        return False          # an array whose elements are not in a row
+    flat.constants[index] = view.buf
+    flat.constant_sizes[index] = <uint32_t>view.len
     PyBuffer_Release(&view)
     return True

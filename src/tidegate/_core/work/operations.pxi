@@ -2,11 +2,13 @@
 
 
 
+@cython.no_gc_clear
 cdef class WorkTarget:
     """Where work is given: a queue or a lane."""
     cdef Workload workload
     cdef object device_
-    cdef TidegateQueue *native    # of a queue whose driver is compiled
+    cdef TidegateQueue *native    # of a queue whose driver is compiled, ...
+    cdef object port              # ... and the object that has it
     cdef object queue_           # of a lane; None for a queue, which is its own
     cdef Semaphore line_         # of a lane: the timeline that orders it
 
@@ -29,8 +31,9 @@ cdef class WorkTarget:
         self.queue_ = queue
         self.line_ = line
 
-    def _use_native(self, uintptr_t address):
-        """Give work to a queue of a compiled driver; 0 stands for none."""
+    def _use_native(self, uintptr_t address, port):
+        """Give work to a queue of a compiled driver, which `port` has; 0 stands for none."""
+        self.port = port
         self.native = <TidegateQueue *>address
 
     def _submit(
@@ -199,7 +202,8 @@ cdef class WorkTarget:
             entry is None or entry.device is not self.device_ or count > FEW
             or (entry.binding_count >= 0 and entry.binding_count != count)
             or type(local_memory) is not int or not 0 <= local_memory <= entry.most_local
-            or not entry.accepts_groups(workgroups, work.groups) or not entry.pack(constants, work.packed)
+            or not entry.accepts_groups(workgroups, work.groups)
+            or not (entry.kinds is None or entry.pack(constants, work.packed))
         ):
             work = self._checked_dispatch(function, workgroups, given, constants, local_memory)
             given = work.spans
@@ -211,7 +215,10 @@ cdef class WorkTarget:
             ])
             work.function = entry._function
             work.local = local_memory
-            work.plain = tuple(constants)
+            if entry.kinds is None:
+                work.values = tuple(constants)      # as they are: only the driver knows what they should be
+            else:
+                work.plain = tuple(constants)
         work.entry = entry
         work.memories = memories
         one = new_submission(self, work, 0)

@@ -65,25 +65,30 @@ cdef class Workload:
         finally:
             self.trying = False
 
-    def _held_submissions(self):
-        """Return what is held."""
-        cdef list found = []
+    def _unfinished(self):
+        """Return what it owns and what is held, as they are at one moment: nothing is missing because it moved on."""
+        cdef list owned = []
+        cdef list held = []
+        cdef tuple both = (owned, held)
+        cdef Submission one = self.first_owned
         cdef PyObject *at
-        cdef Py_ssize_t count
+        # From here on no object is made that the collector knows, so nothing comes between.
+        while one is not None:
+            owned.append(one)
+            one = one.next_owned
         at = self.first_held
         while at != NULL:
-            found.append(<Submission>at)   # this allocates no object that the collector knows, so nothing goes meanwhile
+            held.append(<Submission>at)
             at = (<Submission>at).next_held
-        return found
+        return both
+
+    def _held_submissions(self):
+        """Return what is held."""
+        return self._unfinished()[1]
 
     def _owned_submissions(self):
         """Return what is past being held and not over."""
-        cdef list found = []
-        cdef Submission one = self.first_owned
-        while one is not None:
-            found.append(one)
-            one = one.next_owned
-        return found
+        return self._unfinished()[0]
 
 
 cdef void own(Submission one) noexcept:

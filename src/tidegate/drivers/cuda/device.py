@@ -21,10 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from array import array
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -41,18 +38,16 @@ from ._native import Native, NativeError
 from ._prototypes import Attribute
 from .code import code_of
 from .command_buffer import prepare
-from .event_pool import Event, EventPool
 from .executable import Loader
 from .graph_instance import Instance
 from .interop import CudaInterop
 from .memory_pools import CudaPool, wrap
+from .native.compiled import DeviceState, Event, QueueState
 from .page_locked import LockedBlock, forget, join, reserve_of
 from .queue import CudaQueue
 from .retire import Sleepers
 from .staging import StagingRing, TransferEngine
-from .stream import EventStream, Stream
-from .submit import Submit
-from .timepoint_pool import TimepointPool
+from .stream import Stream
 
 STREAMS = 24
 FOREIGN = 40
@@ -62,27 +57,7 @@ _WORD = 8
 """64 bytes apart: each word has a cache line of its own."""
 
 
-class Entered:
-    """Makes a context current for a block, and the caller's current again behind it."""
-
-    __slots__ = ("_context", "_pushed", "_submit")
-
-    def __init__(self, submit: Submit, context: int) -> None:
-        self._submit = submit
-        self._context = context
-        self._pushed = False
-
-    def __enter__(self) -> None:
-        self._pushed = self._submit.enter(self._context)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pushed:
-            self._submit.leave()
-
-
-class CudaDevice(DriverDevice):
+class CudaDevice(DeviceState, DriverDevice):
     """An open device. `lock` guards the streams and what is on them; it is never held while the core is called.
 
     Args:
@@ -108,27 +83,18 @@ class CudaDevice(DriverDevice):
         connections: int,
         options: Mapping[str, Any],
     ) -> None:
-        self.native = native
-        self.submit = Submit(native)
+        super().__init__(native, releases=options["gil"] == "release")
         self.info = info
         self.ordinal = ordinal
         self.options = options
-        self.lock = threading.RLock()
-        self.doomed: NativeError | None = None
-        self.garbage: deque[Callable[[], None]] = deque()
         self.graphs: WeakSet[Instance] = WeakSet()
         self.counts: dict[str, int] = {}
-        self.quiet: set[object] = set()
-        """Who wants new work to stay on the host for a while: see `code`."""
-        self.peers = 1
-        """How many devices are open on this GPU."""
         self._loader = loader
-        self._max_streams = max(4, min(STREAMS, connections - _OTHER_STREAMS))
-        self._streams: dict[int, list[Stream]] = {}
+        self.most_streams = max(4, min(STREAMS, connections - _OTHER_STREAMS))
+        self._streams: list[Stream] = []
         self._foreign: dict[int, Stream] = {}
-        self._made = 0
-        self._timelines = 0
         self._import_stream = 0
+        self._spare = QueueState(self, 0, takes_all=False)
         self.handle = native.device(ordinal)
         self.context = native.primary_context(self.handle)
         major, minor = (native.device_attribute(what, self.handle) for what in (Attribute.MAJOR, Attribute.MINOR))
@@ -140,12 +106,8 @@ class CudaDevice(DriverDevice):
             # Each priority has one stream at least, however many there are of others.
             block = self._page_locked.take(_WORD * 8 * (STREAMS + 1 + self._least - self._greatest + FOREIGN))
             self._words_block: LockedBlock | None = block
-            self.words_address = block.address
-            self.words = _words(block.address, block.nbytes)
+            ctypes.memset(block.address, 0, block.nbytes)
             self.memory_stream = native.create_stream()
-        self.event_pool = EventPool(native, self.lock)
-        self.sleep_events = EventPool(native, self.lock, blocking=True)
-        self.timepoints = TimepointPool(self.event_pool, self.lock)
         self.sleepers = Sleepers(self)
         self._pool = CudaPool(self, options.get("memory"))
         self._pools: WeakSet[CudaPool] = WeakSet()
@@ -160,34 +122,16 @@ class CudaDevice(DriverDevice):
     def connect(self, sink: Sink) -> None:
         self.sink = sink
 
-    def entered(self) -> Entered:
-        """Return a block in which the context is current."""
-        return Entered(self.submit, self.context)
-
     # Streams ---------------------------------------------------------------------------------------------------------
 
     def queue(self, kind: str, priority: int) -> DriverQueue:
         return CudaQueue(self, max(self._greatest, min(self._least, -priority)))
 
-    def streams_of(self, priority: int) -> list[Stream]:
-        """Return the streams of a priority. The caller holds the lock."""
-        return self._streams.setdefault(priority, [])
-
-    def empty_stream(self, priority: int) -> Stream | None:
-        """Return a stream with nothing on it, a new one while there may be more; None if all are busy."""
-        streams = self.streams_of(priority)
-        for stream in streams:
-            if stream.reached == stream.issued and not stream.lent:
-                return stream
-        if self._made >= self._max_streams and streams:
-            return None
-        return self._make_stream(priority)
-
-    def _make_stream(self, priority: int) -> Stream:
+    def make_stream(self, priority: int) -> None:
+        """Have one more stream of our own. The caller holds the lock."""
         stream = self._timeline(self.native.create_stream(priority), priority)
-        self._made += 1
-        self._streams[priority].append(stream)
-        return stream
+        self._streams.append(stream)
+        self.add_stream(stream.state)  # not before: what is chosen must be kept
 
     def foreign_stream(self, handle: int) -> Stream:
         """Return the timeline of somebody else's stream; the same one each time. The caller holds the lock."""
@@ -196,29 +140,25 @@ class CudaDevice(DriverDevice):
             if len(self._foreign) == FOREIGN:
                 raise ResourceExhaustedError(f"device {self.info.uri!r}: {FOREIGN} foreign streams are in use already")
             found = self._foreign[handle] = self._timeline(handle, None)
+            self.add_stream(found.state)
         return found
 
     def _timeline(self, handle: int, priority: int | None) -> Stream:
-        kind = EventStream if self.options["epochs"] == "events" else Stream
-        number, self._timelines = self._timelines, self._timelines + 1
-        return kind(self, handle, self.words, _WORD * number, priority)
-
-    def all_streams(self) -> list[Stream]:
-        """Return every stream that this device puts work on. The caller holds the lock."""
-        return [*(stream for streams in self._streams.values() for stream in streams), *self._foreign.values()]
-
-    def may_park(self) -> bool:
-        """Whether one more stream may be lent or wait for another. The caller holds the lock.
-
-        Never more than half of them: there must be some left for what is independent of all that (M15). Devices that
-        are open on one GPU share its hardware queues, and so that half.
-        """
-        taken = sum(stream.lent or stream.parked for stream in self.all_streams())
-        return taken < max(1, self._max_streams // (2 * self.peers))
+        block = self._words_block
+        assert block is not None, "it is not closed"
+        number = len(self._streams) + len(self._foreign)
+        word = 0 if self.options["epochs"] == "events" else block.address + 8 * _WORD * number
+        return Stream(self, handle, word, priority)
 
     def spare_stream(self) -> Stream | None:
         """Return an empty stream that may be lent; None if there is none now. The caller holds the lock."""
-        return self.empty_stream(0) if self.may_park() else None
+        if not self.may_park():
+            return None
+        found = self._spare.empty_stream()
+        if found is None:
+            self.make_stream(0)
+            found = self._spare.empty_stream()
+        return found.timeline if found else None
 
     def import_stream(self) -> int:
         """Return the stream for imports that get none for themselves. The caller holds the lock."""
@@ -228,7 +168,7 @@ class CudaDevice(DriverDevice):
 
     def return_stream(self, stream: Stream) -> None:
         """Give a stream back that was lent."""
-        stream.lent = False
+        stream.state.lent = False
         self.sink.room()
 
     def settle(self, stream: Stream) -> None:
@@ -289,13 +229,11 @@ class CudaDevice(DriverDevice):
                 for stream in self.all_streams():
                     stream.tidy()
                 self.sweep()
-            self.staging.tidy()
             self._pool.trim()
             self._trim_events()
 
     def _trim_events(self) -> None:
         """Destroy the events that nobody uses."""
-        self.timepoints.trim()
         self.event_pool.trim()
         self.sleep_events.trim()
 
@@ -361,16 +299,9 @@ class CudaDevice(DriverDevice):
                 self.native.destroy_stream(stream)
 
     def _destroy_streams(self) -> None:
-        last = memoryview(array("Q", self.words))
         for stream in self.all_streams():
-            stream.end(last)
-        for streams in self._streams.values():
-            while streams:
-                self.native.destroy_stream(streams.pop().handle)
-
-
-def _words(address: int, nbytes: int) -> memoryview:
-    view = memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B").cast("Q")
-    for index in range(len(view)):
-        view[index] = 0
-    return view
+            stream.end()
+        self.forget_streams()
+        self._foreign.clear()
+        while self._streams:
+            self.native.destroy_stream(self._streams.pop().handle)

@@ -7,7 +7,7 @@ happened. `Encoded.run` then makes the calls; whatever it raises fails the submi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidegate.driver import Barrier, Copy, Dispatch, Fill, Mark, Span, Work
@@ -29,28 +29,19 @@ class Encoded:
         places: how many of the stream's places it takes at most.
         over: called once when the epoch is over and before the submission retires; it may be called on any thread, and
             again if an interrupt cut it short.
-        keep: what must live until then.
-        silent: whether no word shall be raised behind it: see `stream`.
+        event_only: whether no word shall be raised behind it: see `stream`.
 
     """
 
-    __slots__ = ("keep", "over", "places")
-    silent = False
+    __slots__ = ("over", "places")
+    event_only = False
 
-    def __init__(self, places: int = 1, over: Callable[[], None] | None = None, keep: Any = None) -> None:
+    def __init__(self, places: int = 1, over: Callable[[], None] | None = None) -> None:
         self.places = places
         self.over = over
-        self.keep = keep
 
     def run(self, stream: Stream) -> None:
         """Make the native calls."""
-
-    def submit(self, stream: Stream, epoch: int, event: int, waits: Sequence[int]) -> None:
-        """Put it all on the stream: the events to wait for, the work, the end of the epoch."""
-        for each in waits:
-            stream.device.native.wait_event(stream.handle, each)
-        self.run(stream)
-        stream.device.submit.close(stream.handle, 0 if self.silent else stream.word, epoch, event)
 
 
 class NotNow(Exception):
@@ -87,10 +78,8 @@ class EncodedCopy(Encoded):
 
     __slots__ = ("nbytes", "source", "target")
 
-    def __init__(
-        self, target: int, source: int, nbytes: int, over: Callable[[], None] | None = None, keep: Any = None
-    ) -> None:
-        super().__init__(1, over, keep)
+    def __init__(self, target: int, source: int, nbytes: int, over: Callable[[], None] | None = None) -> None:
+        super().__init__(1, over)
         self.target = target
         self.source = source
         self.nbytes = nbytes
@@ -103,24 +92,20 @@ class EncodedTransfer(EncodedCopy):
     """A copy between host and device that takes a while."""
 
     __slots__ = ()
-    silent = True
+    event_only = True
 
 
 class EncodedLaunch(Encoded):
-    """A kernel, in the one call that most submissions are."""
+    """A kernel."""
 
     __slots__ = ("launch",)
 
     def __init__(self, launch: Launch) -> None:
-        self.places = 1
-        self.over = self.keep = None
+        super().__init__()
         self.launch = launch
 
     def run(self, stream: Stream) -> None:
         stream.device.native.launch(self.launch, stream.handle)
-
-    def submit(self, stream: Stream, epoch: int, event: int, waits: Sequence[int]) -> None:
-        stream.device.submit.launch(stream.handle, self.launch, stream.word, epoch, event, waits)
 
 
 def _encode_barrier(device: CudaDevice, work: Barrier | Mark, stream: Stream) -> Encoded:

@@ -31,6 +31,7 @@ from ._nvrtc import CompilerError, Nvrtc
 from ._prototypes import Attribute, FunctionAttribute
 from .code import Library, Loaded
 from .cubin_cache import cached
+from .native.compiled import MOST_PARAMETERS, Kernel
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -78,7 +79,7 @@ class Layout:
         self.parameters = tuple(parameters)
         self.offsets = [offset for offset, _ in parameters]
         self.size = sum(parameters[-1]) if parameters else 0
-        self._order = order
+        self.order = order
         arguments = range(len(parameters)) if order is None else order
         codes = []
         self._raw: list[tuple[int, int]] = []  # constants that go in as bytes, and their sizes
@@ -99,8 +100,8 @@ class Layout:
         for index, size in self._raw:
             values[index] = _bytes_of(values[index], size, self._name)
         given = [*addresses, *values]
-        if self._order is not None:
-            given = [given[index] for index in self._order]
+        if self.order is not None:
+            given = [given[index] for index in self.order]
         self._pack(arguments.block, 0, *given)
 
 
@@ -202,6 +203,7 @@ class CudaFunction(DriverFunction):
             self._declared(signature)
         self.limits = self._find_limits(device)
         self._shared_arguments: Arguments | None = None
+        self._make_native(self._layouts.get(self.bindings) if self.bindings is not None else None)
 
     def _declared(self, signature: Signature) -> None:
         sizes = [8] * signature.bindings + [kind.itemsize for kind in signature.constants]
@@ -217,6 +219,19 @@ class CudaFunction(DriverFunction):
         parameters = found or list(zip(natural_layout(sizes, alignments), sizes, strict=True))
         layout = Layout(self.name, parameters, signature.bindings, signature.constants)
         self._layouts[signature.bindings] = layout
+
+    def _make_native(self, layout: Layout | None) -> None:
+        """Be known to the compiled way, if that can launch it; without a layout, with any bindings that fit."""
+        self._kernel: Kernel | None = None
+        self.native = 0
+        parameters = self._parameters if layout is None else layout.parameters
+        if parameters is None or len(parameters) > MOST_PARAMETERS or any(self._launching.values()):
+            return
+        sizes = [size for _, size in parameters]
+        order = range(len(sizes)) if layout is None or layout.order is None else layout.order
+        bindings = -1 if self.bindings is None else self.bindings
+        self._kernel = Kernel(self.handle, self.workgroup, sizes, order, bindings)
+        self.native = self._kernel.native
 
     def in_order(self, order: str) -> CudaFunction:
         """Return the same function with the parameters in another order than ours."""
@@ -234,7 +249,9 @@ class CudaFunction(DriverFunction):
             raise InvalidArgumentError(f"function {self.name!r}: the order {order!r} has a binding that is no pointer")
         other = copy(self)
         other.bindings, other._shared_arguments = bindings, None
-        other._layouts = {bindings: Layout(self.name, found, bindings, order=arguments)}
+        layout = Layout(self.name, found, bindings, order=arguments)
+        other._layouts = {bindings: layout}
+        other._make_native(layout)
         return other
 
     def _find_limits(self, device: CudaDevice) -> Limits:

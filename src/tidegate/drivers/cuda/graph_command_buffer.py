@@ -19,6 +19,7 @@ from .encoding import NOTHING, Encoded
 from .graph_instance import Instance, StaleError
 from .graph_node import Bound, Table, spans_of
 from .graph_order import Place, weave
+from .native.compiled import GraphState
 from .recorded_data import RecordedData
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class GraphCommandBuffer:
         self._copied: tuple[int, ...] = ()
         self._direct: list[Span] = []
         self._instances: list[Instance] = []
+        self._state = GraphState(INSTANCES)
+        self.native = self._state.native
 
     @property
     def cold(self) -> bool:
@@ -75,7 +78,7 @@ class GraphCommandBuffer:
             return
         instance = self._make(self._resolve(table))
         with self._device.lock:
-            self._instances.append(instance)
+            self._keep([*self._instances, instance])
 
     def encode(self, table: Sequence[Span], stream: Any) -> Encoded:
         """Return one execution. Under the device's lock, with the context current."""
@@ -95,6 +98,7 @@ class GraphCommandBuffer:
             self._used = _slots_of(spans)
             self._copied = _slots_of(copies)
             self._direct = [span for span in spans if not isinstance(span, SlotSpan)]
+            self._state.use(self._used)
             self._places = places  # last: who sees it sees the rest
         return self._places
 
@@ -117,13 +121,17 @@ class GraphCommandBuffer:
 
     # Its instances ---------------------------------------------------------------------------------------------------
 
+    def _keep(self, instances: list[Instance]) -> None:
+        self._instances = instances
+        self._state.instances[:] = [instance.state for instance in instances]
+
     def _ready(self, table: Table, stream: Any) -> Instance:
         """Return an instance that is free on a stream, bound to a table."""
         if len(self._instances) <= INSTANCES:
             for instance in self._instances:
-                if instance.table == table and (instance.stream is stream or instance.idle):
+                if instance.table == table and (instance.state.holder is stream or instance.idle):
                     return instance
-        free = [instance for instance in self._instances if instance.stream is stream or instance.idle]
+        free = [instance for instance in self._instances if instance.state.holder is stream or instance.idle]
         alike = [instance for instance in free if self._alike(instance, table)]
         if alike:
             return self._bound(self._nearest(alike, table), table)
@@ -131,7 +139,7 @@ class GraphCommandBuffer:
             return self._replaced(free[0], table)
         self._drop_spare(free)
         instance = self._make(table)
-        self._instances.append(instance)
+        self._keep([*self._instances, instance])
         return instance
 
     def _nearest(self, instances: list[Instance], table: Table) -> Instance:
@@ -160,17 +168,17 @@ class GraphCommandBuffer:
         counts = self._device.counts
         counts["reinstantiated"] = counts.get("reinstantiated", 0) + 1
         made = self._make(table)
-        self._instances[self._instances.index(instance)] = made
+        self._keep([made if each is instance else each for each in self._instances])
         return made
 
     def _drop_spare(self, free: list[Instance]) -> None:
         """Let go of what is beyond the number that is kept, and does not run."""
         for instance in free:
             if len(self._instances) > INSTANCES and instance.idle:
-                self._instances.remove(instance)
+                self._keep([each for each in self._instances if each is not instance])
 
     def _make(self, table: Table) -> Instance:
-        instance = Instance(self._device, self._commands, self._plan(), table, self._data.address)
+        instance = Instance(self._device, self._commands, self._plan(), table, self._used, self._data.address)
         self._direct = _one_per_storage(self._direct)
         return instance
 

@@ -8,18 +8,18 @@ one after the other, on whatever streams.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ctypes import addressof
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tidegate.driver import Command
 
-from ._native import Native, NativeError
+from ._native import NODES, Native, NativeError
 from .graph_node import Bound, Node, Table, make_node
 from .graph_order import Place
+from .native.compiled import InstanceState, Nodes, Words
 
 if TYPE_CHECKING:
-    from ctypes import c_uint64
-
     from .device import CudaDevice
 
 KINDS = ("kernel", "fill", "copy")
@@ -36,13 +36,13 @@ class Followers:
 
     __slots__ = ("nodes", "sized")
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, device: CudaDevice, nodes: Sequence[Node]) -> None:
         self.sized = [node for node in nodes if node.sized is not None]
-        self.nodes: list[tuple[str, list[tuple[int, int]]]] = []
+        self.nodes: list[Nodes] = []
         for kind in KINDS:
             pairs = [(node.handle, node.params) for node in nodes if node.kind == kind and node.sized is None]
             if pairs:
-                self.nodes.append((kind, pairs))
+                self.nodes.append(Nodes(device, NODES[kind][1], kind != "kernel", pairs))
 
 
 class Instance:
@@ -53,11 +53,12 @@ class Instance:
         commands: what was recorded.
         places: its nodes and their order.
         table: what to bind at first.
+        used: which slots of it are used.
         data: tells where the data of an update lies.
 
     Attributes:
         table: what is bound; None in a slot means that nobody knows.
-        stream: where it was last launched, and `epoch` there.
+        state: the compiled side: what is bound as far as it is all known, where it was last launched.
 
     """
 
@@ -69,22 +70,24 @@ class Instance:
         commands: Sequence[Command],
         places: Sequence[Place],
         table: Table,
+        used: Sequence[int],
         data: Callable[[int], int],
     ) -> None:
         self.handle = 0
         self._device = device
         self.table: list[Bound | None] = list(table)
-        self.stream: Any = None
-        self.epoch = 0
+        self._used = used
         self._nodes = [make_node(place.command, commands[place.command], table, data) for place in places]
         self._graph = device.native.create_graph()
         device.graphs.add(self)
         self._link(places, table)
         self.handle = device.native.instantiate_graph(self._graph)
-        self._words: dict[int, list[tuple[c_uint64, int]]] = {}
+        self._words: dict[int, Words] = {}
         self._by_slot: dict[int, list[Node]] = {}
         self._followers: dict[tuple[int, ...], Followers] = {}
         self._index()
+        self.state = InstanceState(self.handle)
+        self._tell()
 
     def release(self) -> None:
         """Leave a note to destroy it. As a finalizer this may run anywhere, also inside of a driver call."""
@@ -106,7 +109,7 @@ class Instance:
     @property
     def idle(self) -> bool:
         """Whether every launch of it is over."""
-        return self.stream is None or bool(self.stream.reached >= self.epoch)
+        return self.state.idle
 
     def distance(self, table: Table) -> int:
         """How much must change to bind a table."""
@@ -125,20 +128,24 @@ class Instance:
         changed = tuple([slot for slot in self._words if mine[slot] != table[slot]])
         if not changed:
             return
+        self.state.forget()
         for slot in changed:
             mine[slot] = None  # an exception on the way leaves: nobody knows
         for slot in changed:
-            address = table[slot].address  # type: ignore[union-attr]
-            for cell, offset in self._words[slot]:
-                cell.value = address + offset
+            self._words[slot].store(table[slot].address)  # type: ignore[union-attr]
         self._hand_over(self._following(changed), table)
         for slot in changed:
             mine[slot] = table[slot]
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the compiled side what is bound."""
+        self.state.is_bound([self.table[slot] for slot in self._used])
 
     def _hand_over(self, followers: Followers, table: Table) -> None:
         native, context = self._device.native, self._device.context
-        for kind, nodes in followers.nodes:
-            native.set_nodes(kind, self.handle, nodes, context)
+        for nodes in followers.nodes:
+            nodes.hand_over(self.handle)
         for node in followers.sized:
             if not node.resize(native, self.handle, table, context):
                 raise StaleError
@@ -150,21 +157,23 @@ class Instance:
             if len(self._followers) >= _REMEMBERED:
                 self._followers.clear()
             nodes = dict.fromkeys(chain.from_iterable(self._by_slot[slot] for slot in slots))
-            found = self._followers[slots] = Followers(list(nodes))
+            found = self._followers[slots] = Followers(self._device, list(nodes))
         return found
 
     def _index(self) -> None:
         """Find out which nodes and which of their words follow each slot."""
+        cells: dict[int, list[tuple[int, int]]] = {}
         for node in self._nodes:
             for slot in node.slots:
                 self._by_slot.setdefault(slot, []).append(node)
-                self._words.setdefault(slot, [])
+                cells.setdefault(slot, [])
             for word in node.words:
-                self._words[word.slot].append((word.cell, word.offset))
+                cells[word.slot].append((addressof(word.cell), word.offset))
+        self._words = {slot: Words(found) for slot, found in cells.items()}
 
     def launch(self, stream: Any) -> None:
         """Run it once, on a stream whose epoch has been taken."""
-        self.stream, self.epoch = stream, stream.issued
+        self.state.launched(stream, stream.state, stream.issued)
         self._device.native.launch_graph(self.handle, stream.handle)
 
 

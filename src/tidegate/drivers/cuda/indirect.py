@@ -103,6 +103,8 @@ def _part_of(recording: Recording, chosen: list[int]) -> Recording:
 class LentStream:
     """A stream for the time it is lent: one submission alone on it, over when that is."""
 
+    state = None
+
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.device = stream.device
@@ -132,13 +134,13 @@ class Run:
         with device.entered(), device.lock:
             stream = self._stream = device.spare_stream()
             if stream is not None:
-                stream.lent = True  # not before: whoever has one gives it back
+                stream.state.lent = True  # not before: whoever has one gives it back
         return stream is not None
 
     def __del__(self) -> None:
         stream = getattr(self, "_stream", None)
         if stream is not None:  # interrupted before it began; or the device is closed
-            stream.lent = False
+            stream.state.lent = False
 
     def start(self) -> None:
         """Hand it to the driver's threads."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tidegate._core.device import Device
 
     from .device import CudaDevice
-    from .event_pool import Event
+    from .native.compiled import Event
 
 _CUDA = 2
 _LEGACY = 1
@@ -97,12 +97,12 @@ class StreamQueue(CudaQueue):
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, foreign: bool) -> None:
-        super().__init__(device, 0)
+        super().__init__(device, 0, takes_all=False)
         self._process = process.here
         self._one = stream
         self._budget = BUDGET // 4 if foreign else BUDGET
         self._reported = {kind: take for kind, take in REPORTED.items() if kind not in _BY_STREAM}
-        self._lent = stream.lent = not foreign
+        self._lent = stream.state.lent = not foreign
 
     def __del__(self) -> None:
         if getattr(self, "_lent", False) and not self._process.forked and not self._process.exiting:
@@ -113,8 +113,9 @@ class StreamQueue(CudaQueue):
             raise UnsupportedError("an indirect dispatch cannot go onto a stream of another library: use a queue")
         taken = super().issue(ticket, work, waits)
         if taken and self._lent:
-            self._one.parked_until = self._one.issued
-            self._lent = self._one.lent = False
+            state = self._one.state
+            state.parked_until = self._one.issued
+            self._lent = state.lent = False
         return taken
 
     @property
@@ -126,8 +127,9 @@ class StreamQueue(CudaQueue):
         return (0, self._one.handle)
 
     def _choose(self, open_waits: list[tuple[Any, int]]) -> Stream | None:
-        self._one.collect(BUDGET)
-        return self._one if self._one.places < self._budget else None
+        state = self._one.state
+        state.collect(BUDGET)
+        return self._one if state.places < self._budget else None
 
 
 class ImportQueue(DriverQueue):
@@ -178,7 +180,7 @@ class CudaInterop(Interop):
         device = self._device
         with translated("a foreign stream cannot wait"), device.entered(), device.lock:
             if timeline.reached < epoch:
-                device.native.wait_event(stream_handle(stream), timeline.event_at(epoch))
+                device.native.wait_event(stream_handle(stream), timeline.event_at(epoch).handle)
 
     def adopt(self, address: int, nbytes: int, keep: object) -> Storage:
         return ForeignStorage(address, nbytes, keep)
@@ -200,7 +202,7 @@ class CudaInterop(Interop):
         with translated(), device.entered(), device.lock:
             if timeline is None or timeline.reached >= epoch:
                 return CudaEvent(device, device.event_pool.take())  # never recorded since: it is over
-            return CudaEvent(device, device.event_pool.share(timeline.shared_event_at(epoch)))
+            return CudaEvent(device, device.event_pool.share(timeline.event_at(epoch)))
 
     def follow_point(self, stream: object, point: Timepoint) -> None:
         """Have a foreign stream wait for an issued timepoint."""

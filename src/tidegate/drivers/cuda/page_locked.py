@@ -26,7 +26,7 @@ from tidegate._core import process
 from tidegate._core.background import deferred as reaper
 
 from ._native import Native, NativeError
-from .gaps import Gaps, Piece
+from .native.compiled import Gaps, Piece
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -335,7 +335,7 @@ def _all_locked(devices: list[CudaDevice], then: Callable[[], None], held: int =
 
 def busy(device: CudaDevice) -> bool:
     """Whether a device has work in flight."""
-    return device.transfers.busy or any(stream.lent or not stream.idle for stream in device.all_streams())
+    return device.transfers.busy or any(stream.state.lent or not stream.idle for stream in device.all_streams())
 
 
 def _renew_in_child() -> None:

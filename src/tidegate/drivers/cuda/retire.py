@@ -25,7 +25,7 @@ from ._native import NativeError
 
 if TYPE_CHECKING:
     from .device import CudaDevice
-    from .event_pool import Event
+    from .native.compiled import Event
     from .stream import Stream
 
 _PATIENCE = 1.0
@@ -106,7 +106,7 @@ class Sleepers:
         with self._device.lock:
             if stream.reached >= epoch:
                 return
-            event = self._device.event_pool.share(stream.shared_event_at(epoch))
+            event = self._device.event_pool.share(stream.event_at(epoch))
         try:
             self.sleep_for(event.handle)
         finally:

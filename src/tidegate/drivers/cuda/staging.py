@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ._errors import OUT_OF_MEMORY
 from ._native import NativeError
 from .encoding import NotNow
-from .gaps import Gaps, Piece
+from .native.compiled import Gaps, Piece
 from .page_locked import LockedBlock, PageLocked, reserve_of
 from .transfer_engine import TransferEngine
 
@@ -34,28 +33,23 @@ SHARE = 64 << 10
 class StagingPiece:
     """A range of the ring. It goes back when `release` is called, or nobody refers to it any more."""
 
-    __slots__ = ("_noted", "_piece", "_ring", "address", "bytes")
+    __slots__ = ("_gaps", "_piece", "address", "bytes")
 
-    def __init__(self, ring: StagingRing) -> None:
-        self._noted = False
-        self._ring = ring
+    def __init__(self, gaps: Gaps) -> None:
         self._piece = Piece()
+        self._gaps = gaps
         self.address = 0
         self.bytes = memoryview(b"")
 
     def release(self) -> None:
         """Give it back. Again: nothing."""
-        if not self._noted:
-            self._ring.notes.append(self._piece)  # again after an interrupt here: a piece is taken back only once
-            self._noted = True
+        self._gaps.give(self._piece)
 
     def __del__(self) -> None:
         try:
-            lost = not self._noted and not self._piece.given
+            self._gaps.give(self._piece)
         except AttributeError:
             return  # interrupted in the constructor
-        if lost:
-            self._ring.notes.append(self._piece)
 
 
 class SpilledPiece:
@@ -89,6 +83,8 @@ AnyPiece = StagingPiece | SpilledPiece
 class StagingRing:
     """Page-locked memory for small data, in one block that is made at first use. Any thread may use it.
 
+    The compiled way takes its share from the same block.
+
     Args:
         device: the device.
         capacity: its size.
@@ -96,25 +92,19 @@ class StagingRing:
     """
 
     def __init__(self, device: CudaDevice, capacity: int = CAPACITY) -> None:
+        self._device = device
         self._page_locked: PageLocked = reserve_of(device)
         self._lock = threading.RLock()
         self._gaps = Gaps(capacity)
         self._block: LockedBlock | None = None
         self._bytes = memoryview(b"")
-        self.notes: deque[Piece] = deque()
-        """Pieces that are over; appending is all that finalizers and others do. The next reservation takes them in."""
 
     @property
     def free(self) -> int:
         """How many bytes are free."""
-        with self._lock:
-            self._collect()
-            return self._gaps.free
-
-    def tidy(self) -> None:
-        """Take in what is over."""
-        with self._lock:
-            self._collect()
+        with self._device.lock:
+            self._device.collect_all()  # what the compiled way has taken comes back with its epochs
+        return self._gaps.free
 
     def take(self, nbytes: int) -> StagingPiece:
         """Reserve. The context is current.
@@ -123,18 +113,20 @@ class StagingRing:
             NotNow: no room until something is over.
 
         """
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            raise NotNow  # a finalizer or a signal handler in the middle of a reservation
-        with self._lock:
-            self._collect()
-            block = self._block or self._make()
-            staged = StagingPiece(self)  # before: an interrupt behind the reservation must not lose it
+        if self._block is None:
+            self._make()
+        staged = StagingPiece(self._gaps)  # before: an interrupt behind the reservation must not lose it
+        piece = self._gaps.take(nbytes, ALIGNMENT, staged._piece)
+        if piece is None:
+            with self._device.lock:
+                self._device.collect_all()
             piece = self._gaps.take(nbytes, ALIGNMENT, staged._piece)
-            if piece is None:
-                raise NotNow
-            staged.bytes = self._bytes[piece.begin : piece.begin + nbytes]
-            staged.address = block.address + piece.begin
-            return staged
+        block = self._block
+        if piece is None or block is None:
+            raise NotNow
+        staged.bytes = self._bytes[piece.begin : piece.begin + nbytes]
+        staged.address = block.address + piece.begin
+        return staged
 
     def stage(self, data: Any) -> AnyPiece:
         """Reserve room for bytes and put them there."""
@@ -164,24 +156,24 @@ class StagingRing:
                 raise NotNow from None
             raise
 
-    def _make(self) -> LockedBlock:
-        size = self._gaps.size
-        block = self._page_locked.take(size)
-        self._bytes = memoryview((ctypes.c_uint8 * size).from_address(block.address)).cast("B")
-        self._block = block
-        return block
-
-    def _collect(self) -> None:
-        while self.notes:
-            self._gaps.give(self.notes[0])
-            del self.notes[0]
+    def _make(self) -> None:
+        """Have the block. A finalizer or a signal handler in the middle of this goes without."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise NotNow
+        with self._lock:
+            if self._block is None:
+                size = self._gaps.size
+                block = self._page_locked.take(size)
+                self._bytes = memoryview((ctypes.c_uint8 * size).from_address(block.address)).cast("B")
+                self._block = block
+                self._device.use_ring(block.address, self._gaps)
 
     def close(self) -> None:
         """Give the memory back. Nothing is in flight."""
         with self._lock:
             block, self._block = self._block, None
             self._gaps = Gaps(self._gaps.size)
-            self.notes.clear()
+            self._device.use_ring(0, self._gaps)
             self._bytes = memoryview(b"")
         if block is not None:
             self._page_locked.give(block)

@@ -19,7 +19,7 @@ from .page_locked import LockedBlock, Locking
 
 if TYPE_CHECKING:
     from .device import CudaDevice
-    from .event_pool import Event
+    from .native.compiled import Event
     from .memory_pools import CudaPool
     from .stream import Stream
 

@@ -4,6 +4,9 @@ Behind the work of each submission the stream itself stores the epoch into a wor
 recorded. The host reads the word without a driver call; other streams wait for the event. Who sleeps for the last epoch
 has another event recorded for that; who sleeps for an earlier one does so beside the stream (`retire`).
 
+What it has of epochs, events and places is in `native/streams.pxi`; here is what has to do with the host: what is to be
+done when an epoch is over, why one failed, and who is to be told.
+
 A stream has 1,021 places for work that has not begun, and a call that finds none free blocks: so no stream is given
 more than a part of that, and what does not fit stays on the host.
 
@@ -18,7 +21,7 @@ so many looks ask CUDA.
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -28,19 +31,18 @@ from tidegate.driver import EpochTimeline, Ticket
 
 from ._errors import is_loss, translate
 from ._native import NativeError
-from .timepoint_pool import NativeTimepoint
+from .native.compiled import BUDGET, Event, StreamState
+
+__all__ = ["BUDGET", "Stream"]
 
 if TYPE_CHECKING:
     from .device import CudaDevice
     from .encoding import Encoded
-    from .event_pool import Event
-
-BUDGET = 384
-"""So many places may be taken when more is put on; one submission takes 256 at most."""
 
 ALARMS = 40
 """So many events for sleeping may be on a stream at once; it takes 56."""
 
+_TURN, _TURNS = 0.0001, 50_000
 _LOOKS = 256
 """Every so many fruitless looks CUDA is asked whether something is wrong."""
 
@@ -48,37 +50,27 @@ _LOOKS = 256
 class Stream(EpochTimeline):
     """One stream, its word, and what is on it. Everything but `reached` is under the device's lock.
 
-    Attributes:
-        places: how many of the native queue's places may be taken.
-        parked_until: the last epoch that waits for another stream; nothing independent goes behind it (M15).
-        word: the address of its word; 0 where it has none.
-        open_waits: whether the submission that is being encoded follows work that the host has not retired yet.
+    Args:
+        device: the device.
+        handle: the CUstream.
+        word: the address of its word; 0: events tell of its epochs.
         priority: the native priority; None for a stream of somebody else, who alone says what goes there.
-        lent: whether one user has it for itself at the moment.
+
+    Attributes:
+        state: the compiled side.
+        open_waits: whether the submission that is being encoded follows work that the host has not retired yet.
 
     """
 
-    takes_word = 1
-
-    def __init__(
-        self, device: CudaDevice, handle: int, words: memoryview, index: int, priority: int | None = None
-    ) -> None:
+    def __init__(self, device: CudaDevice, handle: int, word: int, priority: int | None = None) -> None:
         super().__init__()
-        self.priority = priority
         self.sink = device.sink
         self.device = device
         self.handle = handle
-        self.places = 0
-        self.parked_until = 0
+        self.priority = priority
         self.open_waits = False
-        self.lent = False
-        self._words = words
-        self._index = index
-        self.word = self.takes_word * (device.words_address + 8 * index)
-        self._line: deque[NativeTimepoint] = deque()
-        self._closed_epoch = 0
-        self._found = 0
-        self._silent_until = 0
+        self.state = StreamState(device, handle, word, priority)
+        self._attach(self.state.address)
         self._failures: dict[int, BaseException] = {}
         self._overs: dict[int, Callable[[], None]] = {}
         self._over_lock = threading.RLock()
@@ -89,96 +81,76 @@ class Stream(EpochTimeline):
 
     @property
     def reached(self) -> int:
-        reached = max(self._words[self._index], self._found)
-        if reached >= self._silent_until or self.device.doomed is not None:
-            return reached
-        try:
-            return self._find(reached)
-        except NativeError as error:  # many read this, some under locks: whoever looks next tells
-            self.device.doom(error)
-            return reached
-
-    def _find(self, reached: int) -> int:
-        """Ask the events of the epochs that no word tells of, if one of those is the next."""
-        device = self.device
-        with device.entered(), device.lock:
-            for point in self._line:
-                if point.epoch <= reached:
-                    continue
-                if not point.silent or not device.native.event_over(point.event.handle):
-                    break
-                reached = self._found = point.epoch
-        return reached
+        return self.state.reached
 
     @property
     def idle(self) -> bool:
         """Whether everything issued is over."""
-        return self.reached == self.issued
-
-    @property
-    def parked(self) -> bool:
-        """Whether something on it may still wait for another stream."""
-        return self.parked_until > self.reached
+        return self.state.idle
 
     # Putting work on ------------------------------------------------------------------------------------------------
 
     def put(self, ticket: Ticket, encoded: Encoded, waits: Sequence[tuple[Stream, int]]) -> None:
         """Issue: waits for other streams, the work, the epoch. The caller holds the lock, the context is current."""
-        if self._line:
-            self.collect()
-        events = [stream.event_at(epoch) for stream, epoch in waits if stream.reached < epoch] if waits else ()
-        point = self.device.timepoints.take()
-        places = encoded.places + len(events)
+        state = self.state
+        state.collect()
+        places = encoded.places + len(waits)
         try:
             epoch = self.begin(ticket)
-            if events:
-                self.parked_until = epoch
             if encoded.over is not None:
                 self._overs[epoch] = encoded.over
-            encoded.submit(self, epoch, point.event.handle, events)
-            self._stand(point, epoch, places, encoded.keep, encoded.silent or not self.word)
+                state.failed = True
+            for stream, other in waits:
+                state.parked_until = epoch
+                state.follow(stream.state, other)
+            encoded.run(self)
+            state.close(places, encoded.event_only)
         except NativeError as error:
-            self._failures[self.issued] = self._explain(error)
+            self._fail(self.issued, self._explain(error))
         except BaseException as error:
             # An interrupt, perhaps before the work was put on: the epoch, which will be over soon, must not end well.
             if ticket.taken:
-                self._failures[ticket.epoch] = error
+                self._fail(ticket.epoch, error)
             raise
         finally:
-            if self._closed_epoch < self.issued:
-                self._close(places, encoded.keep)
+            if state.closed_epoch < self.issued:
+                self._close(places)
+
+    def _fail(self, epoch: int, error: BaseException) -> None:
+        """An epoch shall not end well."""
+        self._failures[epoch] = error
+        self.state.failed = True
+
+    def failed(self, epoch: int, call: str, code: int) -> None:
+        """What the compiled way gave to CUDA was refused."""
+        self._take_failure()
+        if self.state.closed_epoch < self.issued:
+            self.heal()
+        self._tell_loss()
+
+    def _take_failure(self) -> None:
+        """Note what failed on the compiled way, if anything has."""
+        found = self.state.take_failure()
+        if found is not None:
+            epoch, call, code = found
+            self._fail(epoch, self._explain(self.device.native.error(call, code)))
 
     def _explain(self, error: NativeError) -> BaseException:
         if is_loss(error):
             self.device.doom(error)
         return translate(error)
 
-    def _stand(self, point: NativeTimepoint, epoch: int, places: int, keep: object, silent: bool) -> None:
-        """Remember where an epoch ends. What an interrupt leaves undone here, `heal` does."""
-        point.epoch = epoch
-        point.silent = silent
-        point.places = places + 1
-        point.keep = keep
-        self._line.append(point)
-        self.places += point.places
-        if silent:
-            self._silent_until = epoch
-        self._closed_epoch = epoch
-
-    def _close(self, places: int = 0, keep: object = None) -> None:
+    def _close(self, places: int = 0) -> None:
         """End the last epoch on the stream, because something came between."""
         try:
-            point = self.device.timepoints.take()
-            self.device.submit.close(self.handle, self.word, self.issued, point.event.handle)
+            self.state.close(places)
         except NativeError as error:
             self.device.doom(error)
-        else:
-            self._stand(point, self.issued, places, keep, not self.word)
 
     def heal(self) -> None:
         """Close an epoch that an interrupt left open."""
         with self.device.entered(), self.device.lock:
-            if self._closed_epoch < self.issued:
+            if self.state.closed_epoch < self.issued:
                 self._close()
         self._tell_loss()
 
@@ -187,72 +159,50 @@ class Stream(EpochTimeline):
         if self.device.doomed is not None:
             self.device.lose(self.device.doomed)
 
-    def collect(self, most: int = 8) -> None:
-        """Take back what is over, a bounded number each time: every submission adds one."""
-        reached = self.reached
-        line = self._line
-        while line and line[0].epoch <= reached and most:
-            most -= 1
-            point = line.popleft()
-            self.places -= point.places
-            self.device.timepoints.give(point)
-        if not line:
-            self.places = 0  # whatever an interrupt in the middle of this or of `_stand` has left
-        if self._failures:
-            self._forget_failures()
-
     def _forget_failures(self) -> None:
         """Let go of those that have been asked for. Others may retire at the same moment."""
         first = self.oldest
         oldest = self.issued + 1 if first is None else first.epoch
         for epoch in [epoch for epoch in self._failures if epoch < oldest]:
-            del self._failures[epoch]
+            self._failures.pop(epoch, None)
 
     def tidy(self) -> None:
         """Take back all that is over."""
-        self.collect(len(self._line))
+        self.state.collect(self.issued)
         self._drop_alarms()
 
-    def end(self, words: memoryview) -> None:
-        """The device is being closed: read the last epochs from a copy from now on."""
-        self.collect(len(self._line))
-        self._words = words
-        self.word = 0
+    def end(self) -> None:
+        """The device is being closed: its words go."""
+        self.state.collect(self.issued)
+        self.state.leave_word()
+        for _ in range(_TURNS):
+            if not self.state.watchers:
+                break
+            time.sleep(_TURN)  # until they have looked away, which is a matter of microseconds
         for epoch in [epoch for epoch in self._alarms if epoch not in self._asleep]:
             self.device.sleep_events.give(self._alarms.pop(epoch))
 
-    def event_at(self, epoch: int) -> int:
+    def event_at(self, epoch: int) -> Event:
         """Return the event behind an epoch that is not over, or behind the next one that has one."""
-        return self.shared_event_at(epoch).handle
-
-    def shared_event_at(self, epoch: int) -> Event:
-        """Return the same as it stands in the pool."""
-        if self._closed_epoch < self.issued:
+        if self.state.closed_epoch < self.issued:
             self._close()
-        point = self._point_at(epoch)
-        assert point is not None, "only what is issued and not over is waited for"
-        return point.event
-
-    def _point_at(self, epoch: int) -> NativeTimepoint | None:
-        line = self._line
-        if not line:
-            return None
-        index = max(0, epoch - line[0].epoch)  # epochs stand one after the other, unless an interrupt left a gap
-        if index < len(line) and line[index].epoch == epoch:
-            return line[index]
-        return next((point for point in line if point.epoch >= epoch), None)
+        event = self.state.event_at(epoch)
+        assert event is not None, "only what is issued and not over is waited for"
+        return event
 
     # Looking and listening ------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
         if self.oldest is None:
             return
-        if self._closed_epoch < self.issued:
+        if self.state.closed_epoch < self.issued:
             self.heal()
         self._looks += 1
-        if self._looks % _LOOKS == 0:
+        # Where a word tells, the core looks itself, and comes here after many looks that were in vain.
+        if self._looks % _LOOKS == 0 or (self.state.word_address and not self.state.event_only):
             self._ask()
         super().advance()
+        self._tell_loss()  # who asks an event may have learnt of it
 
     def _ask(self) -> None:
         """Ask CUDA whether the oldest submission failed: no word will tell."""
@@ -263,19 +213,25 @@ class Stream(EpochTimeline):
             self.device.lose(error)
 
     def outcome(self, epoch: int) -> BaseException | None:
+        self._take_failure()
         if epoch in self._overs:
             with self._over_lock:  # two threads may retire the same submission: the second waits until it is done
                 over = self._overs.get(epoch)
                 if over is not None:
                     over()
                     self._overs.pop(epoch, None)
-        return self._failures.get(epoch)
+        failure = self._failures.get(epoch)
+        self._forget_failures()
+        self.state.failed = False  # before the look: whoever adds something behind it says so again
+        if self._overs or self._failures:
+            self.state.failed = True
+        return failure
 
     def arm(self, epoch: int) -> None:
         device = self.device
         try:
             with device.entered(), device.lock:
-                if self._closed_epoch < self.issued:
+                if self.state.closed_epoch < self.issued:
                     self._close()
                 heappush(self._armed, epoch)
                 if epoch == self.issued and self.reached < epoch:
@@ -308,7 +264,7 @@ class Stream(EpochTimeline):
             with device.lock:
                 untold = self._drop_over()
                 epoch = None if untold else self._next_armed()
-                if epoch is not None and self._point_at(epoch) is None:
+                if epoch is not None and self.state.event_at(epoch) is None:
                     epoch = None  # no such point: the device is lost
                 if epoch is not None:
                     self._asleep.add(epoch)
@@ -350,13 +306,3 @@ class Stream(EpochTimeline):
         if not self._armed or (self._asleep and min(self._asleep) <= self._armed[0]):
             return None
         return self._armed[0]
-
-
-class EventStream(Stream):
-    """For devices without 64-bit memory operations: the epoch is raised by whoever looks and finds an event over."""
-
-    takes_word = 0
-
-    def advance(self) -> None:
-        super().advance()
-        self._tell_loss()

@@ -5,7 +5,7 @@ several threads copy at once, because one moves 8 GB/s and the link takes 55. Me
 pieces of 4 MiB: 4 threads 28 GB/s, 8 threads 40 up and 34 down. Smaller pieces cost more in hand-overs, larger ones
 gain nothing. An array that was never touched is slower, 12 GB/s down: the system makes its pages meanwhile.
 
-A thread takes several pieces at a time, and in C (`submit`) has the GIL only before and behind them: beside a busy
+A thread takes several pieces at a time, and (`native/pieces.pxi`) has the GIL only before and behind them: beside a busy
 Python thread it would wait 5 ms for it at every piece.
 
 Such a transfer has no epoch: its end is reported to the sink.
@@ -25,6 +25,7 @@ from tidegate.driver import Storage, Ticket
 
 from ._errors import is_loss, translate
 from ._native import NativeError
+from .native.compiled import carry
 from .page_locked import LockedBlock, PageLocked, reserve_of
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class _Worker:
             self._slots.append(self._engine.take_slot())
         slots = [(slot.address, slot.event) for slot in self._slots]
         stream = self._engine.stream(transfer.upload)
-        self._device.submit.carry(transfer.upload, host, address, nbytes, transfer.piece, slots, stream)
+        carry(self._device, transfer.upload, host, address, nbytes, transfer.piece, slots, stream)
 
 
 def transfer_of(ticket: Ticket, array: Any, storage: Storage, offset: int, nbytes: int, upload: bool) -> Transfer:

@@ -48,6 +48,7 @@ def thunk(native: SimulatedNative, name: str) -> Any:
         "cuGraphExecMemcpyNodeSetParams": lambda instance, node, params, context: native.set_nodes(
             "copy", instance or 0, ((node or 0, params or 0),), context or 0
         ),
+        "cuPointerGetAttribute": lambda out, _, address: _store_int(out, int(native.is_page_locked(address or 0))),
         "cuCtxPushCurrent_v2": lambda context: native.push_context(context or 0),
         "cuCtxPopCurrent_v2": lambda out: _store(out, native.pop_context()),
         "cuCtxGetCurrent": lambda out: _store(out, native.current_context()),
@@ -60,6 +61,11 @@ def thunk(native: SimulatedNative, name: str) -> Any:
 def _store(out: int | None, value: int) -> None:
     if out:
         ctypes.c_void_p.from_address(out).value = value
+
+
+def _store_int(out: int | None, value: int) -> None:
+    if out:
+        ctypes.c_int.from_address(out).value = value
 
 
 def _answering(function: Callable[..., Any]) -> Callable[..., int]:

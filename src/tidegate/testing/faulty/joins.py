@@ -11,6 +11,7 @@ from tidegate.drivers.cuda.queue import CudaQueue
 from tidegate.drivers.metal.queue import MetalQueue
 
 from .fault import Patch, fault, planted
+from .native_streams import in_python
 
 # A device knows of the end of one queue, and not yet of another that it was behind -----------------------------------
 
@@ -79,6 +80,7 @@ def overtakes_a_command_buffer_in_place(patch: Patch) -> None:
 def reads_what_is_still_to_arrive(patch: Patch) -> None:
     """An upload behind work that is over reads its array at once, though a download is still to be copied there."""
     _drops_reached_waits(patch, CudaQueue)
+    in_python(patch)
 
 
 # Allocations that starve ---------------------------------------------------------------------------------------------

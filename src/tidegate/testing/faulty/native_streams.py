@@ -7,14 +7,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.drivers.cuda import device, queue
-from tidegate.drivers.cuda.device import CudaDevice
+from tidegate.drivers.cuda import device
 from tidegate.drivers.cuda.queue import CudaQueue
 
 from .fault import Patch, fault
 
 _MANY = 96
 """More streams than the card has connections to the host."""
+
+
+def in_python(patch: Patch) -> None:
+    """Have all work take the way in Python, where a fault may be."""
+    real = CudaQueue.__init__
+
+    def init(self: Any, device: Any, priority: int, takes_all: bool = True) -> None:
+        real(self, device, priority, takes_all=False)
+
+    patch.method(CudaQueue, "__init__", init)
+
+
+def _streams_of(queue: Any) -> list[Any]:
+    return [stream for stream in queue._device.all_streams() if stream.priority == queue.priority]
 
 
 @fault(
@@ -25,15 +38,18 @@ _MANY = 96
 )
 def parks_a_stream_for_every_wait(patch: Patch) -> None:
     """Everything that waits gets a stream of its own to wait on, until none of the card's connections is free."""
+    real = CudaQueue._choose
 
-    def empty_stream(self: Any, priority: int) -> Any:
-        streams = self.streams_of(priority)
-        idle = (stream for stream in streams if stream.idle and not stream.lent)
-        return next(idle, None) or (self._make_stream(priority) if self._made < _MANY else None)
+    def choose(self: Any, open_waits: Any) -> Any:
+        stream = real(self, open_waits)
+        if stream is None and open_waits and len(_streams_of(self)) < _MANY:
+            self._device.make_stream(self.priority)
+            stream = _streams_of(self)[-1]
+        return stream
 
     patch.method(device, "STREAMS", _MANY)
-    patch.method(CudaDevice, "empty_stream", empty_stream)
-    patch.method(CudaDevice, "may_park", lambda self: True)
+    patch.method(CudaQueue, "_choose", choose)
+    in_python(patch)
 
 
 @fault(
@@ -45,10 +61,12 @@ def queues_up_behind_what_waits(patch: Patch) -> None:
     """There are few streams, work that waits goes onto any of them, and work that is ready lines up behind it."""
 
     def choose(self: Any, open_waits: Any) -> Any:
-        streams = self._device.streams_of(self._priority)
-        return min(streams, key=queue._load) if len(streams) >= 4 else self._device.empty_stream(self._priority)
+        if len(_streams_of(self)) < 4:
+            self._device.make_stream(self.priority)
+        return min(_streams_of(self), key=lambda stream: stream.issued - stream.reached)
 
     patch.method(CudaQueue, "_choose", choose)
+    in_python(patch)
 
 
 @fault(
@@ -59,4 +77,11 @@ def queues_up_behind_what_waits(patch: Patch) -> None:
 )
 def fills_streams(patch: Patch) -> None:
     """A stream is given all there is, and the call that finds it full blocks until the device has gone on."""
-    patch.method(queue, "BUDGET", 1 << 30)
+    real = CudaQueue._choose
+
+    def choose(self: Any, open_waits: Any) -> Any:
+        last = [stream for stream, epoch in open_waits if epoch == stream.issued]
+        return last[0] if last else real(self, open_waits)
+
+    patch.method(CudaQueue, "_choose", choose)
+    in_python(patch)

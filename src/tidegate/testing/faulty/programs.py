@@ -14,6 +14,7 @@ from tidegate.drivers.cuda import stream as cuda_stream
 
 from .commands import with_table
 from .fault import Patch, fault, streams
+from .native_streams import in_python
 
 _CAUGHT = "test_random_programs::test_a_random_program_does_what_numpy_does"
 
@@ -44,6 +45,7 @@ def orders_nothing_across_streams(patch: Patch) -> None:
         real(self, ticket, encoded, ())
 
     patch.method(cuda_stream.Stream, "put", put)
+    in_python(patch)
 
 
 @fault("M31", killed_by=_CAUGHT)
