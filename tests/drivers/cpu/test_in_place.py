@@ -1,4 +1,4 @@
-"""Where the CPU device does its work: the smallest right in the call, somewhat larger work also by those who wait (M34)."""
+"""Where the CPU device does its work: the smallest in the call, somewhat larger work also by those who wait (M34)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from tidegate.drivers.cuda.native.compiled import EVENTS_AT_A_TIME, EventPool
 
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
-
 FORMS = [{}, {"gil": "release"}, {"gil": "release", "epochs": "events"}]
 """The compiled way, in which nothing can come between, and the way in Python."""
 

@@ -15,7 +15,6 @@ from tidegate.drivers.cuda.stream import Stream
 
 from .simulated_bench import LIMIT, TOUCH, SimulatedBench, bench, until
 
-
 FORMS = [{}, {"gil": "release"}, {"gil": "release", "epochs": "events"}]
 """The compiled way, in which nothing can come between, and the way in Python."""
 
@@ -27,9 +26,7 @@ def found(request: pytest.FixtureRequest) -> Iterator[SimulatedBench]:
         assert made.native.violations == []
 
 
-def _everywhere(
-    found: SimulatedBench, once: Callable[[], object], check: Callable[[], None], most: int = 2000
-) -> None:
+def _everywhere(found: SimulatedBench, once: Callable[[], object], check: Callable[[], None], most: int = 2000) -> None:
     """Do something again and again, interrupted at one place after the other, until it comes through."""
     for step in range(1, most):
         with interrupted_at(step) as interruption:

@@ -19,7 +19,7 @@ from tidegate.drivers.cuda import CudaDriver
 from tidegate.drivers.cuda._native import NativeError
 from tidegate.drivers.cuda.encoding import NotNow
 from tidegate.drivers.cuda.native.compiled import Gaps, Piece
-from tidegate.drivers.cuda.staging import StagingPiece, StagingRing
+from tidegate.drivers.cuda.staging import StagingRing
 from tidegate.drivers.cuda.transfer_engine import SLOT, TransferEngine
 from tidegate.testing import cuda_simulated
 

@@ -48,7 +48,9 @@ def test_all_foreign_streams_beside_all_priorities_have_words() -> None:
         driver = found.driver
         block = driver._words_block
         with driver.entered(), driver.lock:
-            for priority in (0,) * 24 + tuple(range(-5, 0)):  # all of our own, and the only one of each further priority
+            for priority in (0,) * 24 + tuple(
+                range(-5, 0)
+            ):  # all of our own, and the only one of each further priority
                 driver.make_stream(priority)
             streams = [driver.foreign_stream(0x10000 + number) for number in range(40)]
         assert all(0 <= stream.state.word_address - block.address < block.nbytes for stream in streams)

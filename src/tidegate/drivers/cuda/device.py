@@ -20,7 +20,6 @@ for when they are made. Finalizers take no lock at all: they leave a note.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet

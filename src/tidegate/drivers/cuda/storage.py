@@ -19,8 +19,8 @@ from .page_locked import LockedBlock, Locking
 
 if TYPE_CHECKING:
     from .device import CudaDevice
-    from .native.compiled import Event
     from .memory_pools import CudaPool
+    from .native.compiled import Event
     from .stream import Stream
 
 

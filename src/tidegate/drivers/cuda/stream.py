@@ -121,7 +121,7 @@ class Stream(EpochTimeline):
         self._failures[epoch] = error
         self.state.failed = True
 
-    def failed(self, epoch: int, call: str, code: int) -> None:
+    def failed(self, epoch: int, call: int, code: int) -> None:
         """What the compiled way gave to CUDA was refused."""
         self._take_failure()
         if self.state.closed_epoch < self.issued:

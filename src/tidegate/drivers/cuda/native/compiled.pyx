@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-# cython: binding=False, auto_pickle=False, freethreading_compatible=True
+# cython: binding=False, auto_pickle=False, autotestdict=False, freethreading_compatible=True
 """The CUDA driver, compiled: what a submission touches on its way from the core to the device.
 
 The core gives plain numbers to `put` (see `_core/native.h`), which finds a stream, makes the calls and takes the epoch,
