@@ -5,8 +5,8 @@ several threads copy at once, because one moves 8 GB/s and the link takes 55. Me
 pieces of 4 MiB: 4 threads 28 GB/s, 8 threads 40 up and 34 down. Smaller pieces cost more in hand-overs, larger ones
 gain nothing. An array that was never touched is slower, 12 GB/s down: the system makes its pages meanwhile.
 
-A thread takes several pieces at a time (`native/pieces.pxi`), and has the GIL before and behind them only: beside a busy
-Python thread it would wait 5 ms for it at every piece.
+A thread takes several pieces at a time (`native/pieces.pxi`), and has the GIL before and behind them only: beside a
+busy Python thread it would wait 5 ms for it at every piece.
 
 Such a transfer has no epoch: its end is reported to the sink.
 """
