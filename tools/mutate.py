@@ -38,13 +38,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("src/tidegate/_core/**/*.pxi", "src/tidegate/_core/*.py")
-TESTS = ("tests/unit", "tests/properties")
+TESTS = ("tests/unit", "tests/properties", "tests/drivers/cpu")
 DRIVERS = ("cpu", "streams")
 CONFORMANCE = "src/tidegate/conformance"
 # These test the tools; of the package they run what the suite runs. Or they take minutes.
 _NOT_THESE = [
     f"--ignore-glob=*/{module}.py"
-    for module in ("test_tools_*", "test_faulty", "test_interrupts", "test_signal_handlers", "test_storms")
+    for module in (
+        *("test_tools_*", "test_faulty", "drivers/*/test_conformance"),
+        *("test_interrupts", "test_signal_handlers", "test_storms"),
+    )
 ]
 
 

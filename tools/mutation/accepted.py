@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,8 @@ class Accepted:
     """What a file of accepted survivors says.
 
     An entry is a table `[[mutant]]` with `file`, `function`, `change` and `reason`. `change` is the text the report
-    shows, so that an entry holds when lines move and lapses when the code changes; `function` may end in `*`.
+    shows, so that an entry holds when lines move and lapses when the code changes. A `*` in `function` or `change` stands
+    for any text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +42,12 @@ class Accepted:
 
 
 def _matches(entry: dict[str, str], mutant: Mutant) -> bool:
-    if entry["file"] != mutant.file or entry["change"] != mutant.words:
-        return False
-    wanted = entry["function"]
-    return mutant.function.startswith(wanted[:-1]) if wanted.endswith("*") else mutant.function == wanted
+    return (
+        entry["file"] == mutant.file
+        and _fits(entry["function"], mutant.function)
+        and _fits(entry["change"], mutant.words)
+    )
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return pattern == text or re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
