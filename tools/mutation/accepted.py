@@ -14,8 +14,8 @@ class Accepted:
     """What a file of accepted survivors says.
 
     An entry is a table `[[mutant]]` with `file`, `function`, `change` and `reason`. `change` is the text the report
-    shows, so that an entry holds when lines move and lapses when the code changes. A `*` in `function` or `change` stands
-    for any text.
+    shows, so that an entry holds when lines move and lapses when the code changes. A `*` in `function` or `change`
+    stands for any text.
     """
 
     def __init__(self, path: Path) -> None:

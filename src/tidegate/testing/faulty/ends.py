@@ -66,11 +66,11 @@ def leaves_held_work_on_a_lost_device(patch: Patch) -> None:
     real = Workload._lose
 
     def lose(self: Any, cause: BaseException) -> None:
-        self._held_submissions = list
+        self._unfinished = lambda: (self._owned_submissions(), [])
         try:
             real(self, cause)
         finally:
-            del self._held_submissions
+            del self._unfinished
 
     patch.method(Workload, "_lose", lose)
 
