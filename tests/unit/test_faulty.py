@@ -28,7 +28,7 @@ PLANTED = [fault for fault in FAULTS.values() if fault.edit is not None]
 PATCHES = [fault for fault in FAULTS.values() if fault.edit is None]
 
 #: How a test ends if a fault broke what it should have made wrong.
-BROKEN = ("AttributeError", "ImportError", "NameError", "TypeError", "UnboundLocalError")
+BROKEN = ("AttributeError", "ImportError", "NameError", "TypeError", "UnboundLocalError", "same locals & position)")
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,8 @@ def leaves_held_work_on_a_lost_device(patch: Patch) -> None:
     real = Workload._lose
 
     def lose(self: Any, cause: BaseException) -> None:
-        self._unfinished = lambda: (self._owned_submissions(), [])
+        owned, _ = self._unfinished()
+        self._unfinished = lambda: (owned, [])
         try:
             real(self, cause)
         finally:
