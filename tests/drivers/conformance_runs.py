@@ -53,10 +53,10 @@ class Run:
     quick: bool = False
 
     def __str__(self) -> str:
-        part = {HANDLERS: "handlers", INTERRUPTS: "interrupts", DRIVERS_PART: "drivers-part"}.get(self.tests)
-        return "-".join(
-            [self.subject, *(f"{name}={value}" for name, value in self.variables), *([part] if part else [])]
-        )
+        parts = {"": "", WITHOUT_BOTH: "", HANDLERS: "handlers", INTERRUPTS: "interrupts", DRIVERS_PART: "drivers-part"}
+        part = parts.get(self.tests, self.tests.replace("test_", "").replace(" ", "-"))
+        names = [self.subject, *(f"{name}={value}" for name, value in self.variables), part]
+        return "-".join(name for name in names if name)
 
     def result(self) -> subprocess.CompletedProcess[str]:
         """Run it, and return how it ended and what it printed."""

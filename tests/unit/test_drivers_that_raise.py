@@ -186,10 +186,9 @@ def test_an_interrupt_while_an_allocation_is_tried_again_fails_that_one_and_the_
     either.before_taking = full
     first, second = either.queue.allocate(16), either.queue.allocate(16)
     raise_once(either, "before", KeyboardInterrupt())
+    either.automatic = True
     with pytest.raises(KeyboardInterrupt):
         either.issued[0].finish()
-    either.automatic = True
-    either.room()
     second.ready.wait(LIMIT)
     assert isinstance(first.ready.error, KeyboardInterrupt)
 
