@@ -26,13 +26,26 @@ _REFERENCES = {
 #: Reads of memory: of a list, a tuple, a type, a word of a device, and of this thread's own state.
 _READS = {
     *("PyList_GET_ITEM", "PyList_GET_SIZE", "PyTuple_GET_ITEM", "PyTuple_GET_SIZE"),
-    *("__Pyx_TypeCheck", "word_load", "turn_here"),
+    *("__Pyx_TypeCheck", "word_load", "turn_here", "PySet_GET_SIZE", "load_word"),
 }
 
 #: Functions of compiled drivers. They are called inside of steps, and may do what a step may: see `native.h`.
 _DRIVERS = {"put"}
 
-_ALLOWED = _LANGUAGE | _REFERENCES | _READS
+#: CUDA's functions that return at once, as the compiled driver has their addresses.
+_CUDA = {
+    *("get_current", "push", "pop", "wait_event", "launch", "write", "record", "query", "copy", "launch_graph"),
+    *("fill8", "fill16", "fill32", "pointer_attribute"),
+}
+
+#: Of the C library, and a lock that is only tried or given back.
+_LIBRARY = {
+    *("memcpy", "memmove", "realloc"),
+    *("try_gate", "PyThread_release_lock", "PyThread_get_thread_ident"),
+    *("SMALL_LOCK", "SMALL_UNLOCK"),
+}
+
+_ALLOWED = _LANGUAGE | _REFERENCES | _READS | _LIBRARY
 
 _MARKED = re.compile(
     r"""^(?P<indent>\ *)cdef\ [^\n(=]*?(?P<name>\w+)\((?P<parameters>(?:[^()]|\([^()]*\))*)\)(?P<rest>[^\n:]*):\n
@@ -121,7 +134,7 @@ def _wrong_calls(body: str, symbols: dict[str, Step], methods: set[str]) -> set[
 
 def _is_allowed(name: str, through: bool, symbols: dict[str, Step], methods: set[str]) -> bool:
     if through:
-        return name in methods or name in _DRIVERS
+        return name in methods or name in _DRIVERS | _CUDA
     return name in _ALLOWED or name in symbols
 
 

@@ -26,7 +26,7 @@ MODULES = sorted(PACKAGE.glob("**/*.pyx"))
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("source", MODULES, ids=[source.stem for source in MODULES])
+@pytest.mark.parametrize("source", MODULES, ids=[source.relative_to(PACKAGE).as_posix() for source in MODULES])
 def test_a_step_calls_steps_and_plain_c_alone(source: Path, tmp_path: Path) -> None:
     steps = [step for file in sources_of(source) for step in marked_steps(file)]
     module = ".".join(source.relative_to(PACKAGE.parent).with_suffix("").parts)

@@ -34,7 +34,7 @@ from .cuda_sides import (
     iree_device,
     real_device,
 )
-from .model import TIDEGATE, Missing
+from .model import TIDEGATE
 
 ONE = (1, 1, 1)
 
@@ -93,12 +93,9 @@ class Word:
     def __init__(self, contestants: Contestants) -> None:
         device: Any = contestants.device._driver
         self.device = device
-        self.submit: Any = device.submit
-        if not hasattr(self.submit, "_launch"):
-            raise Missing("the C module is not built")
         native = device.native
         with device.entered():
-            self.stream, self.event = native.create_stream(), native.create_event()
+            self.stream, self.event = native.create_stream(), native.create_event(blocking=False)
             self.address = native.allocate_host(64)
         self.value = 0
         self._words = words_at(self.address)
@@ -136,19 +133,20 @@ def entered_word(contestants: Contestants) -> Iterator[Word]:
 def one_call(contestants: Contestants) -> Iterator[Launcher]:
     """Make the calls of a submission in C, at once: nothing in Python can be faster."""
     from ..drivers.cuda.encoding import address_of
+    from ..drivers.cuda.native.compiled import bare_calls
 
     with entered_word(contestants) as word:
         function = load_touch(contestants.device)
         counter = contestants.device.upload(np.zeros(1, np.uint32))
         launch = function._function.launch(ONE, [address_of(counter)], (), 0)
-        call, stream, event, address = word.submit._launch, word.stream, word.event, word.address
+        device, stream, event, address = word.device, word.stream, word.event, word.address
         handle, params = launch.function, launch.params
 
         def submit() -> None:
             word.value += 1
-            code = call(stream, handle, 1, 1, 1, 1, 1, 1, 0, params, address, word.value, event)
+            code = bare_calls(device, stream, handle, params, address, word.value, event)
             if code:
-                raise RuntimeError(f"CUDA says {code:#x}")
+                raise RuntimeError(f"CUDA says {code}")
 
         yield Launcher(submit, word.wait)
         word.wait()

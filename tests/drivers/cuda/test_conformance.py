@@ -61,7 +61,7 @@ def test_the_driver_passes_the_suite_on_the_simulation(run: Run) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(LIMIT + 50)
-@pytest.mark.parametrize("run", LONG_RUNS, ids=str)
+@pytest.mark.parametrize("run", LONG_RUNS, ids=("all", "handlers", "interrupts", "events", "release"))
 def test_the_driver_passes_the_long_part_of_the_suite_on_the_simulation(run: Run) -> None:
     run.check()
 

@@ -220,7 +220,7 @@ class CudaDevice(DeviceState, DriverDevice):
     def sweep(self) -> None:
         """Destroy what finalizers left. Under the lock, with the context current."""
         while self.garbage:
-            self.garbage.popleft()()
+            self.garbage.pop(0)()
 
     def trim(self) -> None:
         with translated(f"device {self.info.uri!r}"), self.entered():

@@ -1,6 +1,5 @@
 """What the compiled part of the driver offers to its Python files, for type checkers."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -146,7 +145,7 @@ class Entered:
 
 class DeviceState:
     doomed: NativeError | None
-    garbage: deque[Callable[[], None]]
+    garbage: list[Callable[[], None]]
     quiet: set[object]
     peers: int
     most_streams: int
@@ -182,6 +181,9 @@ class QueueState:
     def choose(self, waits: list[tuple[StreamState, int]]) -> Any: ...
     def empty_stream(self) -> Any: ...
 
+def bare_calls(
+    device: DeviceState, stream: int, function: int, parameters: int, word: int, value: int, event: int
+) -> int: ...
 def carry(
     device: DeviceState,
     upload: bool,

@@ -16,8 +16,6 @@ Read in this order.
 
 cimport cython
 
-from collections import deque
-
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t

@@ -50,8 +50,8 @@ cdef class DeviceState:
     """Events to sleep for."""
     cdef public object doomed
     """The error that told that the device is gone, or None."""
-    cdef public object garbage
-    """What finalizers have left to be destroyed."""
+    cdef public list garbage
+    """What finalizers have left to be destroyed: functions."""
     cdef public set quiet
     """Who wants new work to stay on the host for a while: see `code`."""
     cdef public Py_ssize_t peers
@@ -89,7 +89,7 @@ cdef class DeviceState:
         self.lock = DeviceLock()
         self.event_pool = EventPool(native, self.lock)
         self.sleep_events = EventPool(native, self.lock, blocking=True)
-        self.garbage = deque()
+        self.garbage = []
         self.quiet = set()
         self.peers = self.most_streams = 1
         self.streams = []
@@ -145,10 +145,11 @@ cdef class DeviceState:
         raise self.native.error(CALLS[call], code)
 
     cdef bint is_page_locked(self, uint64_t address, uint64_t nbytes) noexcept:
-        """Whether CUDA may copy from or to this host memory on its own. The context is current."""
+        """Step: whether CUDA may copy from or to this host memory on its own. The context is current."""
         return self.knows(address) and self.knows(address + nbytes - 1)
 
     cdef bint knows(self, uint64_t address) noexcept:
+        """Step: whether CUDA knows a host address."""
         cdef int kind = 0
         return self.pointer_attribute(&kind, 2, address) == 0 and kind == 1
 

@@ -15,16 +15,10 @@ EVENTS_AT_A_TIME = 32
 
 
 @cython.final
-@cython.no_gc_clear
 cdef class Event:
-    """A native event and how many use it. Made by an `EventPool`."""
-    cdef EventPool pool
-    cdef void *at
+    """A native event and how many use it. Made by an `EventPool`, which keeps it."""
+    cdef void *at                 # NULL: it is destroyed
     cdef readonly Py_ssize_t uses
-
-    def __dealloc__(self):
-        if self.at != NULL:
-            self.pool.inherit(self.at)
 
     @property
     def handle(self):
@@ -45,31 +39,30 @@ cdef class EventPool:
     cdef object native
     cdef DeviceLock lock
     cdef bint blocking
-    cdef list free
-    cdef void **left              # handles of events that were forgotten
-    cdef Py_ssize_t left_count, left_capacity
+    cdef list events              # all
+    cdef PyObject **free          # those that nobody uses, borrowed
+    cdef Py_ssize_t count, capacity
 
     def __init__(self, native, DeviceLock lock not None, blocking=False):
         self.native = native
         self.lock = lock
         self.blocking = blocking
-        self.free = []
+        self.events = []
 
     def __dealloc__(self):
-        free(self.left)
+        free(self.free)
 
     def __len__(self):
-        return len(self.free)     # how many are there for use
+        return self.count         # how many are there for use
 
     def take(self):
         """Return an event of one's own; there is no limit to how many."""
         cdef PyObject *found
         self.lock.acquire()
         try:
-            found = self.pop()
-            if found == NULL:
+            if self.count == 0:
                 self.grow()
-                found = self.pop()
+            found = self.pop()
         finally:
             self.lock.release()
         event = <Event>found
@@ -83,67 +76,70 @@ cdef class EventPool:
 
     def give(self, Event event not None):
         """End one use."""
-        self.end_use(event)
+        self.end_use(<PyObject *>event)
 
     def trim(self):
         """Destroy what is free."""
         cdef Event event
         self.lock.acquire()
         try:
-            while self.free:
-                event = self.free.pop()
+            self.take_back_forgotten()
+            while self.count:
+                self.count -= 1
+                event = <Event>self.free[self.count]
                 handle = <uintptr_t>event.at
-                event.at = NULL      # before: it must not be left behind as one that is there
+                event.at = NULL      # before: it must not be found as one that is there
                 self.native.destroy_event(handle)
-            while self.left_count:
-                self.left_count -= 1
-                self.native.destroy_event(<uintptr_t>self.left[self.left_count])
         finally:
+            self.events = [event for event in self.events if (<Event>event).at != NULL]
             self.lock.release()
 
     def grow(self):
         """Have some that are free. Under the lock, with the context current."""
-        cdef Py_ssize_t count
-        while self.left_count:
-            self.left_count -= 1
-            self.free.append(self.made(<uintptr_t>self.left[self.left_count]))
-        for count in range(0 if self.free else EVENTS_AT_A_TIME):
-            self.free.append(self.made(self.native.create_event(self.blocking)))
+        cdef PyObject **free
+        cdef Event event
+        self.take_back_forgotten()
+        for _ in range(0 if self.count else EVENTS_AT_A_TIME):
+            if PyList_GET_SIZE(self.events) >= self.capacity:
+                free = <PyObject **>realloc(self.free, (2 * self.capacity + 64) * sizeof(PyObject *))
+                if free == NULL:
+                    raise MemoryError
+                self.free = free
+                self.capacity = 2 * self.capacity + 64
+            event = Event.__new__(Event)
+            event.at = <void *><uintptr_t>self.native.create_event(self.blocking)
+            self.events.append(event)
+            self.free[self.count] = <PyObject *>event
+            self.count += 1
 
-    cdef Event made(self, uintptr_t handle):
-        cdef Event event = Event.__new__(Event)
-        event.pool = self
-        event.at = <void *>handle
-        return event
+    cdef int take_back_forgotten(self) except -1:
+        """Find events in use to which nobody refers any more: an interrupt came before they were noted somewhere."""
+        cdef Py_ssize_t index
+        cdef PyObject *event
+        for index in range(PyList_GET_SIZE(self.events)):
+            event = PyList_GET_ITEM(self.events, index)
+            if Py_REFCNT(event) == 1 and (<Event>event).uses > 0:
+                (<Event>event).uses = 1
+                self.end_use(event)
+        return 0
 
     cdef PyObject *pop(self) noexcept:
-        """Return a reference to a free event, used once; NULL: there is none."""
-        cdef Event event = None
+        """Step: return a reference to a free event, used once; NULL: there is none."""
+        cdef PyObject *event = NULL
         SMALL_LOCK()
-        if PyList_GET_SIZE(self.free):
-            event = <Event>self.free.pop()
-            event.uses = 1
-            Py_INCREF(event)
+        if self.count:
+            self.count -= 1
+            event = self.free[self.count]
+            (<Event>event).uses = 1
+            Py_INCREF(<Event>event)
         SMALL_UNLOCK()
-        return <PyObject *>event if event is not None else NULL
+        return event
 
-    cdef void end_use(self, Event event) noexcept:
+    cdef void end_use(self, PyObject *event) noexcept:
+        """Step: one use less. The caller holds it."""
         SMALL_LOCK()
-        event.uses -= 1
-        if event.uses == 0:
-            self.free.append(event)
-        SMALL_UNLOCK()
-
-    cdef void inherit(self, void *handle) noexcept:
-        """An event was forgotten: keep its handle."""
-        cdef void **left
-        SMALL_LOCK()
-        if self.left_count == self.left_capacity:
-            left = <void **>realloc(self.left, (2 * self.left_capacity + 8) * sizeof(void *))
-            if left != NULL:
-                self.left = left
-                self.left_capacity = 2 * self.left_capacity + 8
-        if self.left_count < self.left_capacity:
-            self.left[self.left_count] = handle
-            self.left_count += 1
+        (<Event>event).uses -= 1
+        if (<Event>event).uses == 0:
+            self.free[self.count] = event
+            self.count += 1
         SMALL_UNLOCK()

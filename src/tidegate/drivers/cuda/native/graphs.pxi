@@ -104,7 +104,7 @@ cdef class GraphState:
 
 
 cdef PyObject *ready_instance(GraphState graph, const TidegateWork *work, StreamState stream) noexcept:
-    """Find an instance that is bound to the table and free on a stream; NULL: the way in Python makes one so."""
+    """Step: find an instance that is bound to the table and free on a stream; NULL: the way in Python makes one so."""
     cdef Py_ssize_t index
     cdef InstanceState instance
     if PyList_GET_SIZE(graph.instances) > graph.most:
@@ -117,13 +117,14 @@ cdef PyObject *ready_instance(GraphState graph, const TidegateWork *work, Stream
 
 
 cdef bint is_free(InstanceState instance, StreamState stream) noexcept:
-    """Whether it does not run, or runs on a stream where it would wait for itself anyway."""
+    """Step: whether it does not run, or runs on a stream where it would wait for itself anyway."""
     if instance.stream is None:
         return instance.holder is None
     return instance.stream is stream or reached_now(instance.stream) >= instance.epoch
 
 
 cdef bint is_bound_to(InstanceState instance, GraphState graph, const TidegateWork *work) noexcept:
+    """Step: whether all slots that are used are bound to what the table has."""
     cdef uint32_t index, slot
     for index in range(graph.count):
         slot = graph.used[index]

@@ -11,17 +11,22 @@ cdef extern from *:
     #define SMALL_LOCK() ((void)0)
     #define SMALL_UNLOCK() ((void)0)
     #endif
+    static inline int try_gate(PyThread_type_lock gate) {
+        return PyThread_acquire_lock_timed(gate, 0, 0) == PY_LOCK_ACQUIRED;
+    }
     static inline uint64_t load_word(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
     """
     # For the few lines that change what more than one device's lock may lead to. Nothing where there is a GIL.
     void SMALL_LOCK() noexcept nogil
     void SMALL_UNLOCK() noexcept nogil
+    bint try_gate(void *) noexcept
     uint64_t load_word(const uint64_t *) noexcept nogil
 
 cdef extern from "Python.h":
     Py_ssize_t PySet_GET_SIZE(object) noexcept
     Py_ssize_t PyList_GET_SIZE(list) noexcept
     PyObject *PyList_GET_ITEM(list, Py_ssize_t) noexcept
+    Py_ssize_t Py_REFCNT(PyObject *) noexcept
     int PyErr_CheckSignals() except -1
 
 cdef extern from "pythread.h":
@@ -149,8 +154,8 @@ cdef class DeviceLock:
         return self.owner == PyThread_get_thread_ident()
 
     cdef bint try_it(self) noexcept:
-        """Take it if nobody has it, this thread included."""
-        if self.owner != 0 or PyThread_acquire_lock_timed(self.gate, 0, 0) != PY_LOCK_ACQUIRED:
+        """Step: take it if nobody has it, this thread included."""
+        if self.owner != 0 or not try_gate(self.gate):
             return False
         self.owner = PyThread_get_thread_ident()
         self.depth = 1
@@ -162,7 +167,7 @@ cdef class DeviceLock:
         if self.owner == PyThread_get_thread_ident():
             self.depth += 1
             return 0
-        got = PyThread_acquire_lock_timed(self.gate, 0, 0)
+        got = PY_LOCK_ACQUIRED if try_gate(self.gate) else -1
         while got != PY_LOCK_ACQUIRED:
             with nogil:
                 got = PyThread_acquire_lock_timed(self.gate, -1, 1)
@@ -173,7 +178,7 @@ cdef class DeviceLock:
         return 0
 
     cdef void release(self) noexcept:
-        """Give it back."""
+        """Step: give it back."""
         self.depth -= 1
         if self.depth == 0:
             self.owner = 0

@@ -52,7 +52,7 @@ cdef union Number:
 
 
 cdef bint set_parameters(Kernel kernel, const TidegateWork *work, void **parameters, Number *numbers) noexcept:
-    """Point to all arguments. False: they do not fit, and the way in Python says what is wrong."""
+    """Step: point to all arguments. False: they do not fit, and the way in Python says what is wrong."""
     cdef uint32_t index, argument, bindings = work.binding_count
     if bindings + work.constant_count != kernel.count or (kernel.bindings >= 0 and <uint32_t>kernel.bindings != bindings):
         return False
@@ -73,7 +73,7 @@ cdef bint set_parameters(Kernel kernel, const TidegateWork *work, void **paramet
 
 
 cdef void *constant_at(const void *given, uint32_t given_size, uint32_t size, Number *number) noexcept:
-    """Where a constant lies as a parameter of some size; NULL: it does not fit. A plain number is stored as wide."""
+    """Step: where a constant lies as a parameter of some size; NULL: it does not fit. A plain number is stored as wide."""
     cdef int64_t integer
     if given_size == size:
         return <void *>given
@@ -92,5 +92,5 @@ cdef void *constant_at(const void *given, uint32_t given_size, uint32_t size, Nu
 
 
 cdef inline bint fits(int64_t integer, uint32_t bits) noexcept:
-    """Whether a number fits so many bits, signed if it is negative."""
+    """Step: whether a number fits so many bits, signed if it is negative."""
     return integer < (<int64_t>1 << bits) and integer >= -(<int64_t>1 << (bits - 1))

@@ -73,12 +73,8 @@ cdef class QueueState:
         return self.last if answer == FOUND else None if answer == MAKE_ONE else False
 
 
-cdef inline StreamState stream_of(TidegateStream *stream):
-    return <StreamState>(<CudaStream *>stream).state
-
-
 cdef bint may_park(DeviceState device) noexcept:
-    """Whether one more stream may be lent or wait for another.
+    """Step: whether one more stream may be lent or wait for another.
 
     Never more than half of them: there must be some left for what is independent of all that (M15). Devices that are
     open on one GPU share its hardware queues, and so that half.
@@ -92,12 +88,12 @@ cdef bint may_park(DeviceState device) noexcept:
 
 
 cdef inline bint is_empty(StreamState stream) noexcept:
-    """Whether it has nothing on it, and may be given something."""
+    """Step: whether it has nothing on it, and may be given something."""
     return not stream.lent and reached_now(stream) == stream.own.base.issued
 
 
 cdef int choose(QueueState queue, const TidegateWait *waits, uint32_t count) noexcept:
-    """Find a stream for work that waits for epochs that are not over; it is `queue.last` then."""
+    """Step: find a stream for work that waits for epochs that are not over; it is `queue.last` then."""
     cdef uint32_t index
     cdef StreamState stream
     if count == 0:
@@ -106,7 +102,7 @@ cdef int choose(QueueState queue, const TidegateWait *waits, uint32_t count) noe
         return choose_independent(queue)
     if count == 1 or may_park(queue.device):
         for index in range(count):
-            stream = stream_of(waits[index].stream)
+            stream = <StreamState>(<CudaStream *>waits[index].stream).state
             if (
                 stream.is_ours and stream.native_priority == queue.priority and not stream.lent
                 and waits[index].epoch == stream.own.base.issued and stream.places < BUDGET_
@@ -117,7 +113,7 @@ cdef int choose(QueueState queue, const TidegateWait *waits, uint32_t count) noe
 
 
 cdef int choose_empty(QueueState queue) noexcept:
-    """Find a stream with nothing on it."""
+    """Step: find a stream with nothing on it."""
     cdef DeviceState device = queue.device
     cdef Py_ssize_t index
     cdef StreamState stream
@@ -133,7 +129,7 @@ cdef int choose_empty(QueueState queue) noexcept:
 
 
 cdef int choose_independent(QueueState queue) noexcept:
-    """Find an empty stream, or else the least loaded on which nothing waits."""
+    """Step: find an empty stream, or else the least loaded on which nothing waits."""
     cdef DeviceState device = queue.device
     cdef Py_ssize_t index
     cdef StreamState stream, least = None

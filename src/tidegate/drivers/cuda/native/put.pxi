@@ -22,13 +22,13 @@ cdef struct Steps:
 
 
 cdef int put(TidegateQueue *given, TidegateWork *work) noexcept:
-    """Take a submission, or say who else shall."""
+    """Step: take a submission, or say who else shall."""
     cdef QueueState queue = <QueueState>(<CudaQueue *>given).state
     cdef DeviceState device = queue.device
     cdef void *found = NULL
     cdef bint pushed = False
     cdef int answer
-    if device.doomed is not None or device.garbage or not device.lock.try_it():
+    if device.doomed is not None or PyList_GET_SIZE(device.garbage) or not device.lock.try_it():
         return TIDEGATE_ELSEWHERE
     if PySet_GET_SIZE(device.quiet):
         answer = TIDEGATE_NOT_NOW
@@ -44,16 +44,16 @@ cdef int put(TidegateQueue *given, TidegateWork *work) noexcept:
 
 
 cdef int put_entered(QueueState queue, DeviceState device, TidegateWork *work) noexcept:
-    """The same, with the lock and in the context."""
+    """Step: the same, with the lock and in the context."""
     cdef TidegateWait waits[MOST_WAITS]
     cdef Steps steps
     cdef StreamState stream
     cdef uint32_t index, count = 0
     cdef int answer
-    if not can_do(device, work, &steps) or PyList_GET_SIZE(device.event_pool.free) == 0:
+    if not can_do(device, work, &steps) or device.event_pool.count == 0:
         return TIDEGATE_ELSEWHERE
     for index in range(work.wait_count):
-        stream = stream_of(work.waits[index].stream)
+        stream = <StreamState>(<CudaStream *>work.waits[index].stream).state
         if reached_now(stream) < work.waits[index].epoch:
             if point_at(stream, work.waits[index].epoch) == NULL:
                 return TIDEGATE_ELSEWHERE     # an interrupt has left its epoch open
@@ -72,7 +72,7 @@ cdef int put_entered(QueueState queue, DeviceState device, TidegateWork *work) n
 
 
 cdef bint can_do(DeviceState device, const TidegateWork *work, Steps *steps) noexcept:
-    """Whether the kind of work is one for here, as far as can be told before there is a stream."""
+    """Step: whether the kind of work is one for here, as far as can be told before there is a stream."""
     cdef bint small = work.nbytes <= STAGED
     steps.page_locked = False
     if work.kind == TIDEGATE_UPDATE:
@@ -87,7 +87,7 @@ cdef bint can_do(DeviceState device, const TidegateWork *work, Steps *steps) noe
 
 
 cdef bint prepare(DeviceState device, const TidegateWork *work, StreamState stream, Steps *steps) noexcept:
-    """Have everything that the call needs. False: something is missing, and nothing has happened."""
+    """Step: have everything that the call needs. False: something is missing, and nothing has happened."""
     cdef Kernel kernel
     steps.call = -1
     steps.begin = steps.end = 0
@@ -125,7 +125,7 @@ cdef bint prepare(DeviceState device, const TidegateWork *work, StreamState stre
 
 
 cdef bint stage(DeviceState device, const TidegateWork *work, Steps *steps) noexcept:
-    """Copy small host data into the staging ring. False: there is no room."""
+    """Step: copy small host data into the staging ring. False: there is no room."""
     if device.ring_address == 0:
         return False
     if not device.ring.cut(work.nbytes, ALIGNMENT, &steps.begin):
@@ -141,14 +141,14 @@ cdef bint stage(DeviceState device, const TidegateWork *work, Steps *steps) noex
 cdef int put_on(
     DeviceState device, TidegateWork *work, StreamState stream, Steps *steps, const TidegateWait *waits, uint32_t count
 ) noexcept:
-    """Make the calls: the waits, the work, the end of the epoch."""
+    """Step: make the calls: the waits, the work, the end of the epoch."""
     cdef uint64_t epoch = stream.own.base.issued + 1
     cdef uint32_t index, places = 0 if steps.call < 0 else 1
     cdef StreamState other
     cdef InstanceState instance
     cdef int code = 0, end_code, call = IN_WAIT, end_call = 0
     for index in range(count):
-        other = stream_of(waits[index].stream)
+        other = <StreamState>(<CudaStream *>waits[index].stream).state
         if other is stream:
             continue
         stream.parked_until = epoch
@@ -176,8 +176,26 @@ cdef int put_on(
     return TIDEGATE_FAILED
 
 
+def bare_calls(DeviceState device not None, uintptr_t stream, uintptr_t function, uintptr_t parameters,
+               uintptr_t word, uint64_t value, uintptr_t event):
+    """Make the calls of a submission of one kernel and nothing else: what nothing can be faster than, for benchmarks.
+
+    Without a function (0) there is no kernel. Returns CUDA's code. The context is current.
+    """
+    cdef int code = 0
+    if function:
+        code = device.launch(
+            <void *>function, 1, 1, 1, 1, 1, 1, 0, <void *>stream, <void **><void *>parameters, NULL
+        )
+    if code == 0:
+        code = device.write(<void *>stream, word, value, 0)
+    if code == 0:
+        code = device.record(<void *>event, <void *>stream)
+    return code
+
+
 cdef int make_call(DeviceState device, const TidegateWork *work, StreamState stream, Steps *steps) noexcept:
-    """Make the one call of the work. Returns CUDA's code."""
+    """Step: make the one call of the work. Returns CUDA's code."""
     cdef Kernel kernel
     if steps.call == IN_LAUNCH:
         kernel = <Kernel>work.function

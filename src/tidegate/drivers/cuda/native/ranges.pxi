@@ -74,7 +74,7 @@ cdef class Gaps:
             self.put_back(piece.begin, piece.end)
 
     cdef bint has_room_for_one(self) noexcept:
-        """Have room for all the gaps that there may be with one more piece handed out."""
+        """Step: have room for all the gaps that there may be with one more piece handed out."""
         cdef Py_ssize_t needed = self.count + self.pieces + 3
         cdef Gap *gaps
         if needed > self.capacity:
@@ -86,7 +86,7 @@ cdef class Gaps:
         return True
 
     cdef bint cut(self, uint64_t nbytes, uint64_t alignment, uint64_t *found) noexcept:
-        """Hand a range out. False: no room now."""
+        """Step: hand a range out. False: no room now."""
         cdef Py_ssize_t turn, index, first
         cdef uint64_t begin, end
         cdef bint fits = False
@@ -106,7 +106,7 @@ cdef class Gaps:
         return fits
 
     cdef Py_ssize_t index_at(self, uint64_t place) noexcept:
-        """The last gap that begins at a place or before it, or the first."""
+        """Step: the last gap that begins at a place or before it, or the first."""
         cdef Py_ssize_t low = 0, high = self.count, middle
         while low < high:
             middle = (low + high) // 2
@@ -117,6 +117,7 @@ cdef class Gaps:
         return low - 1 if low > 0 else 0
 
     cdef void split(self, Py_ssize_t index, uint64_t begin, uint64_t end) noexcept:
+        """Step: take a range out of a gap."""
         cdef Gap gap = self.gaps[index]
         cdef bint before = gap.begin < begin
         cdef bint behind = end < gap.end
@@ -129,12 +130,12 @@ cdef class Gaps:
         self.following = end
 
     cdef void move(self, Py_ssize_t index, Py_ssize_t to) noexcept:
-        """Move the gaps from an index on to another."""
+        """Step: move the gaps from an index on to another."""
         memmove(&self.gaps[to], &self.gaps[index], (self.count - index) * sizeof(Gap))
         self.count += to - index
 
     cdef void put_back(self, uint64_t begin, uint64_t end) noexcept:
-        """Take a range back."""
+        """Step: take a range back."""
         cdef Py_ssize_t low, high
         SMALL_LOCK()
         low = high = self.index_behind(begin)
@@ -150,6 +151,6 @@ cdef class Gaps:
         SMALL_UNLOCK()
 
     cdef Py_ssize_t index_behind(self, uint64_t place) noexcept:
-        """The first gap that begins behind a place."""
+        """Step: the first gap that begins behind a place."""
         cdef Py_ssize_t index = self.index_at(place)
         return index + 1 if index < self.count and self.gaps[index].begin <= place else index

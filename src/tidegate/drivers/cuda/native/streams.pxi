@@ -149,7 +149,7 @@ cdef class StreamState:
         try:
             self.device.lock.acquire()
             try:
-                code = ask_events(self)
+                code = ask_events_slowly(self) if self.device.releases else ask_events(self)
             finally:
                 self.device.lock.release()
         finally:
@@ -195,11 +195,14 @@ cdef class StreamState:
 
         """
         cdef int call = IN_RECORD, code
-        if not PyList_GET_SIZE(self.device.event_pool.free):
+        if self.device.event_pool.count == 0:
             self.device.event_pool.grow()
         if self.count == self.capacity and not double_room(self):
             raise MemoryError
-        code = end_epoch(self, self.own.base.issued, places, event_only, 0, 0, &call)
+        if self.device.releases:
+            code = end_epoch_slowly(self, places, event_only, &call)
+        else:
+            code = end_epoch(self, self.own.base.issued, places, event_only, 0, 0, &call)
         if code:
             self.device.refuse(call, code)
 
@@ -227,45 +230,61 @@ cdef class StreamState:
 
 
 cdef inline uint64_t known(StreamState stream) noexcept:
-    """The last epoch that is over, without asking CUDA."""
+    """Step: the last epoch that is over, without asking CUDA."""
     cdef uint64_t word = 0 if stream.own.base.word == NULL else load_word(stream.own.base.word)
     return word if word > stream.found else stream.found
 
 
-cdef int ask_events(StreamState stream) noexcept:
-    """Ask the events of the epochs that no word tells of, if one of those is the next. Returns CUDA's code."""
+cdef Point *next_event_only(StreamState stream) noexcept:
+    """Step: the point of the next epoch that is not known to be over, if only its event tells; else NULL."""
     cdef uint64_t reached = known(stream)
     cdef Py_ssize_t index
     cdef Point *point
-    cdef void *event
-    cdef int code
     for index in range(stream.count):
         point = &stream.points[(stream.first + index) & (stream.capacity - 1)]
-        if point.epoch <= reached:
-            continue
-        if not point.event_only:
-            return 0
+        if point.epoch > reached:
+            return point if point.event_only else NULL
+    return NULL
+
+
+cdef int ask_events(StreamState stream) noexcept:
+    """Step: ask the events of the epochs that no word tells of, if one of those is the next. Returns CUDA's code."""
+    cdef Point *point = next_event_only(stream)
+    cdef int code
+    while point != NULL:
+        code = stream.device.query((<Event>point.event).at)
+        if code:
+            return 0 if code == NOT_READY else code
+        stream.found = point.epoch
+        point = next_event_only(stream)
+    return 0
+
+
+cdef int ask_events_slowly(StreamState stream) noexcept:
+    """The same, with the GIL given away for each call."""
+    cdef Point *point = next_event_only(stream)
+    cdef void *event
+    cdef int code
+    while point != NULL:
         event = (<Event>point.event).at
-        if stream.device.releases:
-            with nogil:
-                code = stream.device.query(event)
-        else:
+        with nogil:
             code = stream.device.query(event)
         if code:
             return 0 if code == NOT_READY else code
-        reached = stream.found = point.epoch
+        stream.found = point.epoch
+        point = next_event_only(stream)
     return 0
 
 
 cdef uint64_t reached_now(StreamState stream) noexcept:
-    """The last epoch that is over; events are asked where they must be. Under the lock, with the context current."""
+    """Step: the last epoch that is over; events are asked where they must be. Under the lock, with the context current."""
     if known(stream) < stream.own.base.event_only and stream.device.doomed is None:
         ask_events(stream)
     return known(stream)
 
 
 cdef Point *point_at(StreamState stream, uint64_t epoch) noexcept:
-    """The point of an epoch that is not over, or the next one behind it; NULL: there is none."""
+    """Step: the point of an epoch that is not over, or the next one behind it; NULL: there is none."""
     cdef Py_ssize_t index = 0
     cdef Point *point
     if stream.count == 0:
@@ -297,48 +316,60 @@ cdef bint double_room(StreamState stream) noexcept:
 cdef int end_epoch(
     StreamState stream, uint64_t epoch, uint32_t places, bint event_only, uint64_t begin, uint64_t end, int *call
 ) noexcept:
-    """Put the end of an epoch onto the stream, and its point in line. There is a free event. Returns CUDA's code."""
+    """Step: end an epoch: its word, its event, its point. There is a free event, and room. Returns CUDA's code."""
     cdef DeviceState device = stream.device
-    cdef PyObject *event = device.event_pool.pop()
-    cdef void *at = (<Event>event).at
     cdef uint64_t word = <uint64_t><uintptr_t>stream.own.base.word
-    cdef Point *point
+    cdef PyObject *event = device.event_pool.pop()
     cdef int code = 0
     if word and not event_only:
         call[0] = IN_WRITE
-        if device.releases:
-            with nogil:
-                code = device.write(stream.at, word, epoch, 0)
-        else:
-            code = device.write(stream.at, word, epoch, 0)
+        code = device.write(stream.at, word, epoch, 0)
     if code == 0:
         call[0] = IN_RECORD
-        if device.releases:
-            with nogil:
-                code = device.record(at, stream.at)
-        else:
+        code = device.record((<Event>event).at, stream.at)
+    if code:
+        device.event_pool.end_use(event)
+        Py_DECREF(<Event>event)
+    else:
+        add_point(stream, Point(epoch, event, begin, end, places + 1, event_only or not word))
+    return code
+
+
+cdef int end_epoch_slowly(StreamState stream, uint32_t places, bint event_only, int *call) noexcept:
+    """The same of the last epoch that was taken, with the GIL given away for each call."""
+    cdef DeviceState device = stream.device
+    cdef uint64_t word = <uint64_t><uintptr_t>stream.own.base.word
+    cdef uint64_t epoch = stream.own.base.issued
+    cdef PyObject *event = device.event_pool.pop()
+    cdef void *at = (<Event>event).at
+    cdef int code = 0
+    with nogil:
+        if word and not event_only:
+            call[0] = IN_WRITE
+            code = device.write(stream.at, word, epoch, 0)
+        if code == 0:
+            call[0] = IN_RECORD
             code = device.record(at, stream.at)
     if code:
-        device.event_pool.end_use(<Event>event)
-        Py_DECREF(<object>event)
-        return code
-    point = &stream.points[(stream.first + stream.count) & (stream.capacity - 1)]
-    point.epoch = epoch
-    point.event = event
-    point.places = places + 1
-    point.event_only = event_only or not word
-    point.begin = begin
-    point.end = end
+        device.event_pool.end_use(event)
+        Py_DECREF(<Event>event)
+    else:
+        add_point(stream, Point(epoch, event, 0, 0, places + 1, event_only or not word))
+    return code
+
+
+cdef void add_point(StreamState stream, Point point) noexcept:
+    """Step: remember where an epoch ends."""
+    stream.points[(stream.first + stream.count) & (stream.capacity - 1)] = point
     stream.count += 1
     stream.places += point.places
     if point.event_only:
-        stream.own.base.event_only = epoch
-    stream.closed_epoch = epoch
-    return 0
+        stream.own.base.event_only = point.epoch
+    stream.closed_epoch = point.epoch
 
 
 cdef void drop_point(StreamState stream) noexcept:
-    """Take the first point out of the line."""
+    """Step: take the first point out of the line."""
     cdef Point *point = &stream.points[stream.first]
     cdef PyObject *event = point.event
     stream.first = (stream.first + 1) & (stream.capacity - 1)
@@ -346,12 +377,12 @@ cdef void drop_point(StreamState stream) noexcept:
     stream.places -= point.places
     if point.end and stream.device.ring is not None:
         stream.device.ring.put_back(point.begin, point.end)
-    stream.device.event_pool.end_use(<Event>event)
-    Py_DECREF(<object>event)
+    stream.device.event_pool.end_use(event)
+    Py_DECREF(<Event>event)
 
 
 cdef void collect(StreamState stream, Py_ssize_t most) noexcept:
-    """Take back what is over, as far as that is known."""
+    """Step: take back what is over, as far as that is known."""
     cdef uint64_t reached = known(stream)
     while stream.count and most and stream.points[stream.first].epoch <= reached:
         most -= 1
@@ -364,7 +395,7 @@ cdef void collect(StreamState stream, Py_ssize_t most) noexcept:
 
 
 cdef void collect_all(DeviceState device) noexcept:
-    """Take back all that is over on all streams."""
+    """Step: take back all that is over on all streams."""
     cdef Py_ssize_t index
     for index in range(PyList_GET_SIZE(device.streams)):
         collect(<StreamState>PyList_GET_ITEM(device.streams, index), -1)
