@@ -79,6 +79,7 @@ class Stream(EpochTimeline):
             if ticket.taken:
                 self._entries.append(entry)
                 self._changed.notify_all()
+            del entry, step  # they keep memory, and this thread may get no turn before the work is over
 
     def _run(self) -> None:
         while True:
@@ -128,9 +129,8 @@ class StreamQueue(DriverQueue):
             if chosen is None:
                 return False
             # Nothing that could block or call back happens under the lock: plans only look up memory.
-            step = PLANS[type(work)](device, work, ())
             stream, native = chosen
-            stream.push(ticket, step, native)
+            stream.push(ticket, PLANS[type(work)](device, work, ()), native)
         return True
 
     def _choose(self, waits: list[tuple[EpochTimeline, int]]) -> tuple[Stream, list[tuple[EpochTimeline, int]]] | None:

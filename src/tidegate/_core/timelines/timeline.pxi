@@ -223,18 +223,17 @@ cdef class Timeline:
 
     def claimed(self):
         """Return the values that are claimed, in order, each with the submission that does."""
+        cdef list found = []    # made first: that may run the collector, and what it frees may stand here
         cdef Node *node = order_first(self.claims)
-        cdef list found = []
-        cdef list held = []
-        while node != NULL:  # the objects first: making a list entry may run the collector, and that may change this
+        while node != NULL:     # the objects alone: with anything that is made here the collector may run again
             found.append(<Claim>node.link)
             node = order_next(node)
         return [((<Claim>one).node.value, <object>(<Claim>one).owner) for one in found if (<Claim>one).at != NULL and (<Claim>one).owner != NULL]
 
     def waiting(self):
         """Return the submissions that wait here, in the order of the values that they wait for."""
+        cdef list found = []    # made first: see `claimed`
         cdef Node *node = order_first(self.waits)
-        cdef list found = []
         while node != NULL:
             found.append(<Wait>node.link)
             node = order_next(node)
