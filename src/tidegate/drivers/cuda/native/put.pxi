@@ -52,6 +52,7 @@ cdef int put_entered(QueueState queue, DeviceState device, TidegateWork *work) n
     cdef int answer
     if not can_do(device, work, &steps) or device.event_pool.count == 0:
         return TIDEGATE_ELSEWHERE
+    waits[0] = TidegateWait(NULL, 0)
     for index in range(work.wait_count):
         stream = <StreamState>(<CudaStream *>work.waits[index].stream).state
         if reached_now(stream) < work.waits[index].epoch:
