@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,15 +68,11 @@ def _why_no_card() -> str:
     return "" if facts.available else facts.reason
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop() -> Generator[None, object, object]:
-    """Have collections pass over what is there before the first test: thousands of tests collect."""
+@pytest.fixture(scope="module", autouse=True)
+def _only_what_is_new() -> None:
+    """Have collections pass over what is there before a module: thousands of tests collect, and some count objects."""
     gc.collect()
     gc.freeze()
-    try:
-        return (yield)
-    finally:
-        gc.unfreeze()
 
 
 # One line instead of hundreds of skips, also where other processes have collected the tests.

@@ -83,15 +83,6 @@ class Census:
         self.check(patience)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def only_what_is_new() -> Iterator[None]:
-    """Keep what the tests before have left out of every count: it cannot grow, and going through it takes long."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
 def census() -> Iterator[Census]:
     """A census; the test as a whole, its fixtures included, must leave nothing behind either."""
