@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from ..conformance_runs import DRIVERS_PART, HANDLERS, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
+from ..conformance_runs import HANDLERS, INTERRUPTS, LIMIT, WITHOUT_BOTH, Run
 
 RUNS = (
     Run("cpu", WITHOUT_BOTH),
     Run("streams", WITHOUT_BOTH),
-    Run("cpu-one-worker", DRIVERS_PART, quick=True),
-    Run("null", DRIVERS_PART, quick=True),
+    Run("cpu-one-worker", WITHOUT_BOTH),
+    Run("null", WITHOUT_BOTH),
 )
 #: An interrupt or a handler at every step meets the same steps on these as on the others.
-LONG_RUNS = (
-    *(Run(subject, WITHOUT_BOTH) for subject in ("cpu-one-worker", "null")),
-    *(Run(subject, tests) for subject in ("cpu", "streams") for tests in (HANDLERS, INTERRUPTS)),
-)
+LONG_RUNS = tuple(Run(subject, tests) for subject in ("cpu", "streams") for tests in (HANDLERS, INTERRUPTS))
 
 
 @pytest.mark.slow
