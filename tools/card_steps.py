@@ -59,7 +59,6 @@ FORMS = {
     "graph": _COMMANDS,
     "stream": _COMMANDS,
     "events": _WAITING,
-    "python": ("test_dispatch", "test_submission"),
     "release": ("test_dispatch", "test_threads", "test_host_waits"),
 }
 SHARDS = 6

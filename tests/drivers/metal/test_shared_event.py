@@ -358,7 +358,7 @@ def test_an_event_is_set_only_to_what_it_has_not(
 
 
 def test_closing_the_device_ends_its_thread_for_events(metal: DriverBench, foreign: Foreign) -> None:
-    before = {thread.ident for thread in threading.enumerate()}
+    before = threading.enumerate()
     other = metal.open()
     lowlevel.import_event(foreign.event(), other)
 
@@ -366,7 +366,7 @@ def test_closing_the_device_ends_its_thread_for_events(metal: DriverBench, forei
         found = [
             thread for thread in threading.enumerate() if thread.name == "tidegate-metal-events" and thread.is_alive()
         ]
-        return [thread for thread in found if thread.ident not in before]
+        return [thread for thread in found if thread not in before]  # by the object: numbers are given anew
 
     eventually(lambda: bool(started()))
     (thread,) = started()

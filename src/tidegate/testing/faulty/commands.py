@@ -110,7 +110,7 @@ def forgets_that_execute_writes(patch: Patch) -> None:
 
     def execute(self: Any, *arguments: Any) -> Any:
         work, touched, _ = real(self, *arguments)
-        return work, touched, ()
+        return work, touched, len(touched)
 
     patch.method(CommandBuffer, "_execute", execute)
 
