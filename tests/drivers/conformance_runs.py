@@ -19,7 +19,7 @@ HANDLERS = "test_signal_handlers"
 INTERRUPTS = "test_interrupts or test_storms"
 WITHOUT_BOTH = "not test_signal_handlers and not test_interrupts and not test_storms"
 
-#: What a driver does itself. The rest of the suite asks mostly the core, which is the same for all. So the simulated GPUs,
+#: What a driver does itself. The rest of the suite asks mostly the core, the same for all. So the simulated GPUs,
 #: on which everything takes longer, run this every day, and the whole suite among the long tests.
 DRIVERS_PART = " or ".join(
     f"test_{name}"
